@@ -19,6 +19,8 @@ wn_status wn_bpe_json_decoder(wn_context *ctx, const char *name, const json_t *o
 extern const char *const wn_bpe_json_schemes[WN_PREPENDS]; /* a Metaspace's prepend_scheme, by enum wn_prepend */
 wn_status wn_bpe_json_scheme(wn_context *ctx, const char *name, const json_t *object, enum wn_prepend *out);
 
+/* The post_processor that puts a token before every text; takes over `token`, its text. NULL: out of memory. */
+json_t *wn_json_template(json_t *token, int32_t bos);
 /* A tokenizer.json that gives the same tokens here and in Hugging Face tokenizers. *out: a new reference. */
 wn_status wn_bpe_write_json(wn_context *ctx, const struct wn_bpe *bpe, int32_t bos, json_t **out);
 

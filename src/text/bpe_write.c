@@ -116,13 +116,12 @@ static wn_status write_merges(wn_context *ctx, const struct wn_bpe *bpe, json_t 
   return complete ? WN_OK : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a tokenizer");
 }
 
-static json_t *write_post_processor(const struct wn_bpe *bpe, int32_t bos) {
-  if (bos < 0) return json_null();
-  json_t *text = token_string(bpe, bos), *ids = json_object();
-  const char *name = json_string_value(text);
+json_t *wn_json_template(json_t *token, int32_t bos) {
+  json_t *ids = json_object();
+  const char *name = json_string_value(token);
   if (!name ||
       json_object_set_new(ids, name, json_pack("{s:s, s:[i], s:[s]}", "id", name, "ids", bos, "tokens", name))) {
-    json_decref(text);
+    json_decref(token);
     json_decref(ids);
     return NULL;
   }
@@ -131,7 +130,7 @@ static json_t *write_post_processor(const struct wn_bpe *bpe, int32_t bos) {
                 "type", "TemplateProcessing", "single", "SpecialToken", "id", name, "type_id", 0, "Sequence", "id", "A",
                 "type_id", 0, "pair", "SpecialToken", "id", name, "type_id", 0, "Sequence", "id", "A", "type_id", 0,
                 "Sequence", "id", "B", "type_id", 1, "special_tokens", ids);
-  json_decref(text);
+  json_decref(token);
   return out;
 }
 
@@ -160,7 +159,8 @@ wn_status wn_bpe_write_json(wn_context *ctx, const struct wn_bpe *bpe, int32_t b
                 bpe->byte_fallback, "ignore_merges", bpe->ignore_merges, "vocab", vocab, "merges", merges);
   *out = json_pack("{s:s, s:n, s:n, s:o, s:o, s:o, s:o, s:o, s:o}", "version", "1.0", "truncation", "padding",
                    "added_tokens", write_added(bpe), "normalizer", write_normalizer(bpe), "pre_tokenizer",
-                   write_pre_tokenizer(bpe), "post_processor", write_post_processor(bpe, bos), "decoder",
-                   write_decoder(bpe), "model", model);
+                   write_pre_tokenizer(bpe), "post_processor",
+                   bos < 0 ? json_null() : wn_json_template(token_string(bpe, bos), bos), "decoder", write_decoder(bpe),
+                   "model", model);
   return *out ? WN_OK : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a tokenizer");
 }

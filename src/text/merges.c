@@ -1,14 +1,15 @@
 /* Byte-pair encoding with scores, as in SentencePiece 0.1.97 (bpe_model.cc). Of all neighbours whose joined text is a
- * piece, the pair with the highest score is merged, of equals the leftmost, until none is left. User-defined symbols
- * are cut out first (at each position the longest) and never merged. Memory: 16 bytes a character, 12 a queued pair.
- * Cost: O(n log n) with a heap. */
-#include "text/merges.h"
+ * piece, the pair with the highest score is merged, of equals the leftmost, until none is left. An unused piece is cut
+ * again into the two that it was last made of. User-defined symbols are cut out first (at each position the longest)
+ * and never merged. Memory: 16 bytes a character, 12 a queued pair. Cost: O(n log n) with a heap. Models of characters
+ * (char_model.cc) stop before the merges. Those of words (word_model.cc) have no symbols: a word begins at each space.
+ */
+#include "text/pieces.h"
 
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
 #include "text/finder.h"
-#include "text/pieces.h"
 #include "text/utf8.h"
 
 #define FROZEN 0x80000000u
@@ -32,11 +33,8 @@ struct merges {
   size_t count;
   struct merges_pair *heap; /* [room] */
   size_t waiting, room;
+  uint16_t *cut; /* [V] of an unused piece: the bytes of the left one of the two that it was last made of; or NULL */
 };
-
-bool wn_merges_serve(const wn_tokenizer *tok) {
-  return wn_pieces_serve(tok) && tok->info.bpe;
-}
 
 static inline bool merges_before(const struct merges_pair *a, const struct merges_pair *b) {
   return a->score != b->score ? a->score > b->score : a->left < b->left;
@@ -49,6 +47,7 @@ static wn_status merges_push(struct merges *m, int32_t left) {
   const uint32_t bytes = m->symbols[left].bytes + m->symbols[right].bytes;
   const int32_t id = wn_pieces_find(m->pieces, m->text + m->symbols[left].at, bytes);
   if (id == WN_NO_PIECE) return WN_OK;
+  if (m->cut && wn_spm_unused(m->pieces->tok->spm, id)) m->cut[id] = (uint16_t)m->symbols[left].bytes;
   if (m->waiting == m->room) {
     const size_t room = m->room + m->room / 2 + 1024;
     WN_TRY(WN_RESIZE(NULL, "merges", &m->heap, m->waiting, room));
@@ -116,35 +115,60 @@ static wn_status merges_run(struct merges *m) {
   return WN_OK;
 }
 
+/* Writes the lengths of a symbol's pieces: its own, or those of the pieces that it is cut into. */
+static void merges_measure(const struct merges *m, size_t at, size_t bytes, uint16_t *length) {
+  const int32_t id = m->cut ? wn_pieces_find(m->pieces, m->text + at, bytes) : WN_NO_PIECE;
+  const size_t left = id == WN_NO_PIECE ? 0 : m->cut[id];
+  if (left == 0) {
+    length[at] = (uint16_t)bytes;
+    return;
+  }
+  merges_measure(m, at, left, length);
+  merges_measure(m, at + left, bytes - left, length);
+}
+
+static wn_status merges_lengths(struct merges *m, size_t bytes, uint16_t *length) {
+  struct wn_finder_walk walk = {0};
+  wn_status status = merges_split(m, bytes, &walk);
+  wn_bytes_clear(&walk.matches);
+  if (status == WN_OK && m->pieces->unused) status = WN_ALLOC(NULL, "merges", m->pieces->tok->vocab_size, &m->cut);
+  if (status == WN_OK && m->pieces->tok->info.bpe) status = merges_run(m);
+  for (int32_t i = status == WN_OK && m->count ? 0 : -1; i >= 0; i = m->symbols[i].next)
+    merges_measure(m, m->symbols[i].at, m->symbols[i].bytes & ~FROZEN, length);
+  wn_free(m->heap);
+  wn_free(m->symbols);
+  wn_free(m->cut);
+  return status;
+}
+
+/* A word longer than any piece is unknown, and so are its parts: it is cut so that a length is one number. */
+enum { WORD_MOST = 60000, WORD_PART = 30000 };
+
+static void words_lengths(const char *text, size_t bytes, uint16_t *length) {
+  for (size_t at = 0, n; at < bytes; at += n) {
+    const char *space = memmem(text + at + 1, bytes - at - 1, "\xE2\x96\x81", 3);
+    n = (space ? (size_t)(space - text) : bytes) - at;
+    if (n > WORD_MOST)
+      for (n = WORD_PART; ((unsigned char)text[at + n] & 0xC0) == 0x80;) n--; /* not within a character */
+    length[at] = (uint16_t)n;
+  }
+}
+
 wn_status wn_merges_encode(const wn_tokenizer *tok, const char *text, size_t bytes, size_t dropped, struct wn_ids *ids,
                            size_t *count) {
-  struct wn_pieces room;
   struct wn_bytes normal = {0};
   struct wn_piece_out out = {.ids = ids, .dropped = dropped};
-  struct merges m = {0};
-  struct wn_finder_walk walk = {0};
-  void *lengths = NULL;
-  wn_status status = wn_pieces_get(tok, &room, &m.pieces);
-  if (status == WN_OK && m.pieces->unused) status = WN_ERR_UNSUPPORTED;
-  if (status == WN_OK) status = wn_spm_normalize(tok->spm, text, bytes, &normal);
-  m.text = normal.data;
-  if (status == WN_OK && normal.count > 0) status = merges_split(&m, normal.count, &walk);
-  wn_bytes_clear(&walk.matches);
-  if (status == WN_OK) status = merges_run(&m);
-  wn_free(m.heap);
-  if (status == WN_OK) status = wn_alloc(NULL, "tokens", (normal.count + 1) * sizeof(uint16_t), &lengths);
-  if (status == WN_OK) {
-    uint16_t *length = lengths;
-    for (int32_t i = m.count ? 0 : -1; i >= 0; i = m.symbols[i].next)
-      length[m.symbols[i].at] = (uint16_t)(m.symbols[i].bytes & ~FROZEN);
-    wn_free(m.symbols);
-    m.symbols = NULL;
-    status = wn_pieces_emit(m.pieces, normal.data, normal.count, length, &out);
-  }
+  uint16_t *lengths = NULL;
+  wn_status status = wn_spm_normalize(tok->spm, text, bytes, &normal);
+  struct merges m = {.pieces = tok->pieces, .text = normal.data};
+  if (status == WN_OK) status = WN_ALLOC(NULL, "tokens", normal.count + 1, &lengths);
+  if (status == WN_OK && tok->info.words)
+    words_lengths(normal.data, normal.count, lengths);
+  else if (status == WN_OK && normal.count > 0)
+    status = merges_lengths(&m, normal.count, lengths);
+  if (status == WN_OK) status = wn_pieces_emit(tok->pieces, normal.data, normal.count, lengths, &out);
   *count = out.count;
-  wn_free(m.symbols);
   wn_free(lengths);
   wn_bytes_clear(&normal);
-  wn_pieces_clear(&room);
   return status;
 }

@@ -7,13 +7,6 @@
 #include "base/error.h"
 #include "text/utf8.h"
 
-bool wn_pieces_serve(const wn_tokenizer *tok) {
-  const struct wn_spm_info *info = &tok->info;
-  if (!tok->spm || !tok->encoder) return tok->spm != NULL;
-  return !info->charsmap && !info->remove_extra_whitespaces && info->escape_whitespaces &&
-         info->user_defined_count <= WN_SPM_USER_DEFINED;
-}
-
 /* The node of a text that may be in the tree in part. */
 static wn_status pieces_insert(struct wn_pieces *u, const char *text, size_t bytes, uint32_t *node) {
   *node = 0;
@@ -34,11 +27,12 @@ static wn_status pieces_fill(struct wn_pieces *u, uint32_t *nodes) {
   u->least = FLT_MAX, u->most = FLT_MIN;
   for (int32_t id = 0; id < tok->vocab_size; id++) {
     if (wn_spm_piece(tok->spm, id, &text, &bytes) != WN_SPM_TEXT) continue;
-    u->unused = u->unused || wn_spm_unused(tok->spm, id);
-    if (wn_spm_unused(tok->spm, id)) continue;
+    const bool unused = wn_spm_unused(tok->spm, id);
+    if (unused && tok->info.unigram) continue;
+    u->unused = u->unused || (unused && tok->info.bpe);
     WN_TRY(pieces_insert(u, text, bytes, &nodes[id]));
     if (bytes > u->longest) u->longest = bytes;
-    if (wn_spm_user_defined(tok->spm, id)) continue;
+    if (unused || wn_spm_user_defined(tok->spm, id)) continue;
     const float score = wn_spm_score(tok->spm, id);
     if (score < u->least) u->least = score;
     if (score > u->most) u->most = score;
@@ -58,12 +52,6 @@ wn_status wn_pieces_build(const wn_tokenizer *tok, struct wn_pieces *u) {
   const wn_status status = pieces_fill(u, nodes);
   wn_free(nodes);
   return status;
-}
-
-wn_status wn_pieces_get(const wn_tokenizer *tok, struct wn_pieces *room, const struct wn_pieces **u) {
-  *room = (struct wn_pieces){0};
-  *u = tok->pieces ? tok->pieces : room;
-  return tok->pieces ? WN_OK : wn_pieces_build(tok, room);
 }
 
 /* ---- the text ---- */

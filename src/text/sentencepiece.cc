@@ -1,18 +1,13 @@
 // SentencePiece (Kudo and Richardson, EMNLP 2018) behind the C interface of spm.h.
-#include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <mutex>
-#include <new>
 #include <string>
-#include <string_view>
 #include <unordered_map>
-#include <vector>
 
 #include "text/spm.h"
 
@@ -21,13 +16,6 @@ namespace logging {
 void SetMinLogLevel(int level); // exported by the library, but declared in no installed header
 }
 } // namespace sentencepiece
-
-struct wn_spm_encoder {
-  sentencepiece::SentencePieceProcessor processor;
-};
-struct wn_spm_ids {
-  std::vector<int32_t> all;
-};
 
 namespace {
 
@@ -81,39 +69,6 @@ private:
 } // namespace
 
 extern "C" {
-
-struct wn_spm_encoder *wn_spm_encoder_create(const void *model, size_t bytes, struct wn_spm_error *error) {
-  wn_spm_encoder *spm = nullptr;
-  const bool ok = guarded(error, [&] {
-    spm = new wn_spm_encoder;
-    return spm->processor.LoadFromSerializedProto(std::string_view(static_cast<const char *>(model), bytes));
-  });
-  if (ok) return spm;
-  delete spm;
-  return nullptr;
-}
-
-void wn_spm_encoder_destroy(struct wn_spm_encoder *spm) {
-  delete spm;
-}
-
-struct wn_spm_ids *wn_spm_ids_create(void) {
-  return new (std::nothrow) wn_spm_ids;
-}
-void wn_spm_ids_destroy(struct wn_spm_ids *ids) {
-  delete ids;
-}
-const int32_t *wn_spm_ids_data(const struct wn_spm_ids *ids) {
-  return ids->all.data();
-}
-size_t wn_spm_ids_count(const struct wn_spm_ids *ids) {
-  return ids->all.size();
-}
-
-bool wn_spm_encode(const struct wn_spm_encoder *spm, const char *text, size_t bytes, struct wn_spm_ids *ids,
-                   struct wn_spm_error *error) {
-  return guarded(error, [&] { return spm->processor.Encode(std::string_view(text, bytes), &ids->all); });
-}
 
 bool wn_spm_train(const struct wn_spm_training *training, char **model, size_t *bytes, struct wn_spm_error *error) {
   *model = nullptr;

@@ -14,51 +14,19 @@
 
 #define MAX_PIECE_BYTES 4096
 #define MAX_RULE_BYTES 1024 /* longest replacement of a normalisation rule */
-#define MAX_RULE_NEST 32    /* SentencePiece has an array of this size for the matches at one position */
-#define MAX_SYMBOL_NEST 64  /* the same for user-defined symbols */
-
-struct symbol {
-  const uint8_t *data;
-  size_t bytes;
-};
-
-static int compare_symbols(const void *a, const void *b) {
-  const struct symbol *x = a, *y = b;
-  size_t n = x->bytes < y->bytes ? x->bytes : y->bytes;
-  int order = memcmp(x->data, y->data, n);
-  return order ? order : (x->bytes > y->bytes) - (x->bytes < y->bytes);
-}
-
-static bool is_prefix(const struct symbol *p, const struct symbol *of) {
-  return p->bytes <= of->bytes && !memcmp(p->data, of->data, p->bytes);
-}
-
-/* The longest chain of symbols in which each is a prefix of the next. In sorted order, the current chain is a stack. */
-static wn_status check_symbol_nest(wn_context *ctx, const char *name, struct symbol *symbols, size_t count) {
-  const struct symbol *stack[MAX_SYMBOL_NEST];
-  size_t depth = 0;
-  qsort(symbols, count, sizeof *symbols, compare_symbols);
-  for (size_t i = 0; i < count; i++) {
-    while (depth > 0 && !is_prefix(stack[depth - 1], &symbols[i])) depth--;
-    if (depth == MAX_SYMBOL_NEST)
-      return wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d user-defined symbols of which each begins the next", name,
-                     MAX_SYMBOL_NEST);
-    stack[depth++] = &symbols[i];
-  }
-  return WN_OK;
-}
 
 /* Checks one vocabulary entry. */
 static wn_status check_piece(wn_context *ctx, const char *name, int32_t id, const struct wn_wire_field *message,
-                             struct wn_spm_info *info, enum wn_spm_piece_type *type, struct symbol *text) {
+                             struct wn_spm_info *info, enum wn_spm_piece_type *type) {
   struct wn_wire r = wn_wire_in(message);
   struct wn_wire_field f;
   *type = WN_PIECE_NORMAL;
-  *text = (struct symbol){0};
+  const uint8_t *text = NULL;
+  size_t bytes = 0;
   while (r.p < r.end) {
     if (!wn_wire_next(&r, &f)) return wn_fail(ctx, WN_ERR_FORMAT, "%s: piece %d is malformed", name, id);
     if (f.number == 1 && f.wire == 2) {
-      *text = (struct symbol){f.data, f.bytes};
+      text = f.data, bytes = f.bytes;
     } else if (f.number == 2 && f.wire == 5) {
       uint32_t bits = (uint32_t)f.value;
       float score;
@@ -74,12 +42,12 @@ static wn_status check_piece(wn_context *ctx, const char *name, int32_t id, cons
     }
   }
   size_t bad;
-  if (text->bytes == 0 || text->bytes > MAX_PIECE_BYTES)
-    return wn_fail(ctx, WN_ERR_FORMAT, "%s: piece %d is %zu bytes long, expected 1 to %d", name, id, text->bytes,
+  if (bytes == 0 || bytes > MAX_PIECE_BYTES)
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: piece %d is %zu bytes long, expected 1 to %d", name, id, bytes,
                    MAX_PIECE_BYTES);
-  if (memchr(text->data, 0, text->bytes) || !wn_utf8_check((const char *)text->data, text->bytes, &bad))
+  if (memchr(text, 0, bytes) || !wn_utf8_check((const char *)text, bytes, &bad))
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: piece %d is not UTF-8 text", name, id);
-  if (text->bytes > 1 && memchr(text->data, '\n', text->bytes)) info->newline_inside = true;
+  if (bytes > 1 && memchr(text, '\n', bytes)) info->newline_inside = true;
   return WN_OK;
 }
 
@@ -92,7 +60,7 @@ static wn_status check_trainer(wn_context *ctx, const char *name, const struct w
     size_t bad;
     if (f.number == 3 && (f.wire != 0 || f.value < 1 || f.value > 4))
       return wn_fail(ctx, WN_ERR_FORMAT, "%s: unknown model type %llu", name, (unsigned long long)f.value);
-    if (f.number == 3) info->unigram = f.value == 1, info->bpe = f.value == 2;
+    if (f.number == 3) info->unigram = f.value == 1, info->bpe = f.value == 2, info->words = f.value == 3;
     if (f.number == 35) info->byte_fallback = f.wire == 0 && f.value != 0;
     if (f.number == 24) {
       if (f.wire != 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: treat_whitespace_as_suffix is not a bool", name);
@@ -133,14 +101,12 @@ static wn_status walk_trie(wn_context *ctx, const char *name, const struct wn_sp
     uint32_t node;
     uint16_t next; /* the next label to try */
   } *stack = NULL;
-  uint8_t *state = NULL, *leaves = NULL; /* [count]; leaves: most values on a path below the node, its own included */
-  size_t depth = 0, stack_bytes;
+  uint8_t *state = NULL; /* [count] */
+  size_t depth = 0;
   wn_status status = WN_OK;
-  if (t->count > UINT32_MAX || !wn_mul_size(t->count, sizeof *stack, &stack_bytes))
-    return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table is too large", name);
-  WN_TRY_GOTO(wn_alloc(ctx, "tokenizer check", t->count, (void **)&state), out);
-  WN_TRY_GOTO(wn_alloc(ctx, "tokenizer check", t->count, (void **)&leaves), out);
-  WN_TRY_GOTO(wn_alloc(ctx, "tokenizer check", stack_bytes, (void **)&stack), out);
+  if (t->count > UINT32_MAX) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table is too large", name);
+  WN_TRY_GOTO(WN_ALLOC(ctx, "tokenizer check", t->count, &state), out);
+  WN_TRY_GOTO(WN_ALLOC(ctx, "tokenizer check", t->count, &stack), out);
   stack[depth++] = (struct frame){0, 0};
   state[0] = OPEN;
   while (depth > 0) {
@@ -156,17 +122,8 @@ static wn_status walk_trie(wn_context *ctx, const char *name, const struct wn_sp
         WN_TRY_GOTO(check_replacement(ctx, name, t, wn_spm_trie_unit(t, block) & 0x7FFFFFFF), out);
     }
     if (top->next == 256) {
-      int own = (wn_spm_trie_unit(t, top->node) >> 8) & 1, below = leaves[top->node];
-      if (own + below > MAX_RULE_NEST) {
-        status = wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d normalisation rules of which each begins the next", name,
-                         MAX_RULE_NEST);
-        goto out;
-      }
-      leaves[top->node] = (uint8_t)(own + below);
       state[top->node] = DONE;
       depth--;
-      if (depth > 0 && leaves[stack[depth - 1].node] < own + below)
-        leaves[stack[depth - 1].node] = (uint8_t)(own + below);
       continue;
     }
     uint32_t label = top->next++;
@@ -177,16 +134,12 @@ static wn_status walk_trie(wn_context *ctx, const char *name, const struct wn_sp
       status = wn_fail(ctx, WN_ERR_FORMAT, "%s: the normalisation table has a cycle", name);
       goto out;
     }
-    if (state[child] == DONE) { /* a shared suffix */
-      if (leaves[top->node] < leaves[child]) leaves[top->node] = leaves[child];
-      continue;
-    }
+    if (state[child] == DONE) continue; /* a shared suffix */
     state[child] = OPEN;
     stack[depth++] = (struct frame){(uint32_t)child, 0};
   }
 out:
   wn_free(stack);
-  wn_free(leaves);
   wn_free(state);
   return status;
 }
@@ -236,10 +189,7 @@ static wn_status check_normalizer(wn_context *ctx, const char *name, const struc
 wn_status wn_spm_check(wn_context *ctx, const char *name, const void *data, size_t bytes, struct wn_spm_info *info) {
   struct wn_wire r = {data, (const uint8_t *)data + bytes};
   struct wn_wire_field f;
-  struct symbol *symbols = NULL, text;
-  size_t symbol_count = 0, symbol_room = 0;
   int seen[6] = {0};
-  wn_status status = WN_OK;
   *info = (struct wn_spm_info){.unigram = true,
                                .add_dummy_prefix = true,
                                .remove_extra_whitespaces = true,
@@ -249,55 +199,33 @@ wn_status wn_spm_check(wn_context *ctx, const char *name, const void *data, size
   while (r.p < r.end) {
     size_t at = (size_t)(r.p - (const uint8_t *)data);
     enum wn_spm_piece_type type;
-    if (!wn_wire_next(&r, &f)) {
-      status =
-          wn_fail(ctx, WN_ERR_FORMAT, "%s: not a SentencePiece model, or truncated (byte %zu of %zu)", name, at, bytes);
-      goto out;
-    }
+    if (!wn_wire_next(&r, &f))
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: not a SentencePiece model, or truncated (byte %zu of %zu)", name, at,
+                     bytes);
     if (f.number < 1 || f.number > 5) continue;
-    if (f.wire != 2 || (f.number != 1 && seen[f.number]++)) {
-      status = wn_fail(ctx, WN_ERR_FORMAT, "%s: not a SentencePiece model (field %u at byte %zu)", name, f.number, at);
-      goto out;
-    }
+    if (f.wire != 2 || (f.number != 1 && seen[f.number]++))
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: not a SentencePiece model (field %u at byte %zu)", name, f.number, at);
     switch (f.number) {
     case 1:
-      if (info->pieces == WN_LIMIT_VOCABULARY) {
-        status = wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d pieces", name, WN_LIMIT_VOCABULARY);
-        goto out;
-      }
-      WN_TRY_GOTO(check_piece(ctx, name, info->pieces, &f, info, &type, &text), out);
+      if (info->pieces == WN_LIMIT_VOCABULARY)
+        return wn_fail(ctx, WN_ERR_FORMAT, "%s: more than %d pieces", name, WN_LIMIT_VOCABULARY);
+      WN_TRY(check_piece(ctx, name, info->pieces, &f, info, &type));
       info->pieces++;
       if (type != WN_PIECE_USER_DEFINED) break;
       if (info->user_defined_count < WN_SPM_USER_DEFINED)
         info->user_defined[info->user_defined_count] = info->pieces - 1;
       info->user_defined_count++;
-      if (symbol_count == symbol_room) {
-        struct symbol *wider = NULL;
-        size_t room = symbol_room ? symbol_room * 2 : 64;
-        WN_TRY_GOTO(wn_alloc(ctx, "tokenizer check", room * sizeof *wider, (void **)&wider), out);
-        if (symbol_count) memcpy(wider, symbols, symbol_count * sizeof *wider);
-        wn_free(symbols);
-        symbols = wider;
-        symbol_room = room;
-      }
-      symbols[symbol_count++] = text;
       break;
     case 2:
-      WN_TRY_GOTO(check_trainer(ctx, name, &f, info), out);
+      WN_TRY(check_trainer(ctx, name, &f, info));
       break;
     case 3:
     case 5:
-      WN_TRY_GOTO(check_normalizer(ctx, name, &f, f.number == 5, info), out);
+      WN_TRY(check_normalizer(ctx, name, &f, f.number == 5, info));
       break;
-    default: /* self-test samples, which SentencePiece runs when it loads */
+    default: /* self-test samples */
       break;
     }
   }
-  if (info->pieces == 0)
-    status = wn_fail(ctx, WN_ERR_FORMAT, "%s: not a SentencePiece model: no pieces", name);
-  else if (symbol_count)
-    status = check_symbol_nest(ctx, name, symbols, symbol_count);
-out:
-  wn_free(symbols);
-  return status;
+  return info->pieces ? WN_OK : wn_fail(ctx, WN_ERR_FORMAT, "%s: not a SentencePiece model: no pieces", name);
 }

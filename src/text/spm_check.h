@@ -29,9 +29,9 @@ struct wn_spm_foreign {
 
 struct wn_spm_info {
   int32_t pieces;
-  bool unigram, bpe, byte_fallback,
-      charsmap;           /* model kind; unknown characters become bytes; the text is rewritten by rules */
-  int user_defined_count; /* pieces that always match whole; only the count is right if there are too many */
+  bool unigram, bpe, words;     /* model kind; none of them: characters */
+  bool byte_fallback, charsmap; /* unknown characters become bytes; the text is rewritten by rules */
+  int user_defined_count;       /* pieces that always match whole; only the count is right if there are too many */
   int32_t user_defined[WN_SPM_USER_DEFINED];
   bool add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces; /* settings of the normaliser */
   bool newline_inside;  /* a normalisation rule, or a piece of more than one byte, contains a newline */

@@ -34,7 +34,6 @@ static const char space_mark[] = "\xE2\x96\x81"; /* U+2581 */
 struct spm_writer {
   wn_context *ctx;
   const wn_tokenizer *tok;
-  struct wn_pieces pieces;
   json_t *splits; /* unigram: the characters at which texts are split */
   double lowest;  /* unigram: the score of pieces that must not match */
 };
@@ -132,7 +131,7 @@ static wn_status spm_json_check_symbols(wn_context *ctx, const wn_tokenizer *tok
 }
 
 static bool spm_json_joins(const struct spm_writer *w, const char *text, size_t bytes) {
-  return wn_pieces_find(&w->pieces, text, bytes) != WN_NO_PIECE;
+  return wn_pieces_find(w->tok->pieces, text, bytes) != WN_NO_PIECE;
 }
 
 /* All cuts of all pieces in two pieces; only counts if cuts is NULL. */
@@ -159,7 +158,7 @@ static wn_status spm_json_bpe(struct spm_writer *w, json_t **out) {
   const size_t count = spm_json_cuts(w, NULL);
   const int32_t unknown = wn_spm_unknown(tok->spm);
   void *memory;
-  if (w->pieces.unused) return spm_json_cannot(w->ctx, "has pieces that are cut again after they were joined");
+  if (w->tok->pieces->unused) return spm_json_cannot(w->ctx, "has pieces that are cut again after they were joined");
   WN_TRY(spm_json_check_symbols(w->ctx, tok));
   WN_TRY(wn_alloc(w->ctx, "merges", (count + 1) * sizeof(struct spm_cut), &memory));
   json_t *vocab = json_object(), *merges = json_array();
@@ -199,7 +198,7 @@ static wn_status spm_json_bpe(struct spm_writer *w, json_t **out) {
 /* ---- the unigram model ---- */
 
 static bool spm_json_known(const struct spm_writer *w, const char *text, size_t bytes) {
-  return wn_pieces_find(&w->pieces, text, bytes) != WN_NO_PIECE;
+  return wn_pieces_find(w->tok->pieces, text, bytes) != WN_NO_PIECE;
 }
 
 /* The first character of a text that is not a piece itself; NULL: all are. */
@@ -224,7 +223,7 @@ static wn_status spm_json_hide(struct spm_writer *w) {
   const wn_tokenizer *tok = w->tok;
   const char *text, *foreign;
   size_t bytes, n;
-  w->lowest = 1000 * (double)(w->pieces.least < 0 ? w->pieces.least : 0) - 1e6;
+  w->lowest = 1000 * (double)(w->tok->pieces->least < 0 ? w->tok->pieces->least : 0) - 1e6;
   for (int32_t id = 0; id < tok->vocab_size; id++) {
     const enum wn_spm_type type = wn_spm_piece(tok->spm, id, &text, &bytes);
     foreign = spm_json_foreign(w, text, bytes, &n);
@@ -257,7 +256,7 @@ static wn_status spm_json_unigram(struct spm_writer *w, json_t **out) {
   for (int32_t id = 0; id < tok->vocab_size; id++) {
     double score = w->lowest;
     if (spm_json_is_text(tok, id, &text, &bytes))
-      score = wn_spm_user_defined(tok->spm, id) ? (double)((float)bytes * w->pieces.most) - 0.1
+      score = wn_spm_user_defined(tok->spm, id) ? (double)((float)bytes * w->tok->pieces->most) - 0.1
                                                 : (double)wn_spm_score(tok->spm, id);
     wn_json_list_add(&vocab, json_pack("[o, f]", spm_json_piece(tok, id), score));
   }
@@ -343,30 +342,14 @@ static json_t *spm_json_decoder(const wn_tokenizer *tok) {
   return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 
-/* The token that the tokenizer puts before every text, if any. */
-static json_t *spm_json_template(const wn_tokenizer *tok) {
-  if (tok->bos < 0) return json_null();
-  json_t *text = spm_json_piece(tok, tok->bos), *ids = json_object();
-  const char *name = json_string_value(text);
-  if (name)
-    wn_json_object_add(&ids, name, json_pack("{s:s, s:[i], s:[s]}", "id", name, "ids", tok->bos, "tokens", name));
-  json_t *out =
-      json_pack("{s:s, s:[{s:{s:s, s:i}}, {s:{s:s, s:i}}], s:[{s:{s:s, s:i}}, {s:{s:s, s:i}}, {s:{s:s, s:i}}], s:o}",
-                "type", "TemplateProcessing", "single", "SpecialToken", "id", name, "type_id", 0, "Sequence", "id", "A",
-                "type_id", 0, "pair", "SpecialToken", "id", name, "type_id", 0, "Sequence", "id", "A", "type_id", 0,
-                "Sequence", "id", "B", "type_id", 1, "special_tokens", ids);
-  json_decref(text);
-  return out;
-}
-
 static wn_status spm_json_write(struct spm_writer *w, json_t **out) {
   json_t *model = NULL;
-  WN_TRY(wn_pieces_build(w->tok, &w->pieces));
   WN_TRY(w->tok->info.bpe ? spm_json_bpe(w, &model) : spm_json_unigram(w, &model));
   *out = json_pack("{s:s, s:n, s:n, s:o, s:o, s:o, s:o, s:o, s:o}", "version", "1.0", "truncation", "padding",
                    "added_tokens", spm_json_added(w), "normalizer", spm_json_normalizer(w), "pre_tokenizer",
-                   spm_json_pre_tokenizer(w), "post_processor", spm_json_template(w->tok), "decoder",
-                   spm_json_decoder(w->tok), "model", model);
+                   spm_json_pre_tokenizer(w), "post_processor",
+                   w->tok->bos < 0 ? json_null() : wn_json_template(spm_json_piece(w->tok, w->tok->bos), w->tok->bos),
+                   "decoder", spm_json_decoder(w->tok), "model", model);
   return *out ? WN_OK : wn_fail(w->ctx, WN_ERR_MEMORY, "out of memory: a tokenizer");
 }
 
@@ -380,7 +363,6 @@ wn_status wn_spm_write_json(wn_context *ctx, const wn_tokenizer *tok, json_t **o
   if (info->user_defined_count > WN_SPM_USER_DEFINED) return spm_json_cannot(ctx, "has too many user-defined symbols");
   struct spm_writer w = {.ctx = ctx, .tok = tok, .splits = json_array()};
   wn_status status = spm_json_write(&w, out);
-  wn_pieces_clear(&w.pieces);
   json_decref(w.splits);
   return status;
 }

@@ -16,18 +16,17 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
-#include "text/merges.h"
+#include "base/number.h"
 #include "text/normalize.h"
+#include "text/pieces.h"
 #include "text/tokenizer_kinds.h"
-#include "text/unigram.h"
 #include "text/utf8.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#define PIECE_BYTES ((size_t)1 << 16) /* size of a piece for SentencePiece, if the text can be cut */
-#define OWN_BYTES                                                                                                      \
-  ((size_t)1 << 18) /* longer stretches, and all without SentencePiece, are encoded here (unigram.h, merges.h) */
+#define PIECE_BYTES ((size_t)1 << 16)  /* size of a piece, if the text can be cut */
 #define WHOLE_LIMIT ((size_t)64 << 20) /* limit for a text that cannot be cut */
 
 static const char space_mark[] = "\xE2\x96\x81"; /* U+2581 */
@@ -47,24 +46,23 @@ bool wn_tokenizer_wants_utf8(const wn_tokenizer *tok) {
 
 struct encoder {
   const wn_tokenizer *tok;
-  struct wn_spm_ids *scratch;
-  struct wn_spm_error error;
-  char *line; /* a newline and a piece, [line_capacity] */
+  struct wn_encode_detail *why; /* may be NULL */
+  char *line;                   /* a newline and a piece, [line_capacity] */
   size_t line_capacity;
 };
 
-wn_status wn_tokenizer_segment(const wn_tokenizer *tok, struct wn_spm_ids *scratch, const char *text, size_t bytes,
-                               size_t dropped, struct wn_ids *ids, size_t *count, struct wn_spm_error *error) {
-  const bool own = !tok->encoder || bytes > OWN_BYTES;
-  wn_status status = WN_ERR_UNSUPPORTED;
-  error->text[0] = 0;
-  if (own && wn_unigram_serves(tok)) status = wn_unigram_encode(tok, text, bytes, dropped, ids, count);
-  if (own && wn_merges_serve(tok)) status = wn_merges_encode(tok, text, bytes, dropped, ids, count);
-  if (status != WN_ERR_UNSUPPORTED) return status;
-  if (!wn_spm_encode(tok->encoder, text, bytes, scratch, error)) return WN_ERR_FORMAT;
-  *count = wn_spm_ids_count(scratch);
-  if (*count <= dropped) return WN_OK;
-  return wn_ids_add(NULL, ids, wn_spm_ids_data(scratch) + dropped, *count - dropped);
+wn_status wn_tokenizer_segment(const wn_tokenizer *tok, const char *text, size_t bytes, size_t dropped,
+                               struct wn_ids *ids, size_t *count) {
+  return (tok->info.unigram ? wn_unigram_encode : wn_merges_encode)(tok, text, bytes, dropped, ids, count);
+}
+
+__attribute__((format(printf, 3, 4))) static wn_status encode_fail(const struct encoder *e, wn_status status,
+                                                                   const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  if (e->why) wn_print_list(e->why->text, sizeof e->why->text, format, args);
+  va_end(args);
+  return status;
 }
 
 /* What comes before a stretch of text: nothing, a space that becomes a token's, or text that was encoded already (a
@@ -85,12 +83,9 @@ static wn_status encode_stretch(struct encoder *e, const char *text, size_t byte
     dropped = before == BEFORE_SPACE ? 0 : e->tok->prefix;
   }
   size_t count = 0;
-  WN_TRY(wn_tokenizer_segment(e->tok, e->scratch, text, bytes, dropped, ids, &count, &e->error));
-  if (count < dropped) {
-    snprintf(e->error.text, sizeof e->error.text, "the tokenizer's newline is not a token of its own everywhere");
-    return WN_ERR_FORMAT;
-  }
-  return WN_OK;
+  WN_TRY(wn_tokenizer_segment(e->tok, text, bytes, dropped, ids, &count));
+  if (count >= dropped) return WN_OK;
+  return encode_fail(e, WN_ERR_FORMAT, "the tokenizer's newline is not a token of its own everywhere");
 }
 
 /* Text without U+2581, cut at newlines into pieces of about PIECE_BYTES. */
@@ -103,13 +98,9 @@ static wn_status encode_lines(struct encoder *e, const char *text, size_t bytes,
       if (!newline) newline = memchr(text + PIECE_BYTES, '\n', bytes - PIECE_BYTES);
       if (newline) n = (size_t)(newline - text) + 1;
     }
-    if (n > WHOLE_LIMIT) {
-      snprintf(e->error.text, sizeof e->error.text,
-               "%zu bytes without a place to cut are too long to encode (at most "
-               "%zu)",
-               n, WHOLE_LIMIT);
-      return WN_ERR_UNSUPPORTED;
-    }
+    if (n > WHOLE_LIMIT)
+      return encode_fail(e, WN_ERR_UNSUPPORTED, "%zu bytes without a place to cut are too long to encode (at most %zu)",
+                         n, WHOLE_LIMIT);
     WN_TRY(encode_stretch(e, text, n, before, ids));
     before = BEFORE_TEXT;
     text += n;
@@ -156,8 +147,8 @@ static wn_status encode_part(struct encoder *e, const char *text, size_t from, s
 /* Special tokens inside the spans, and the text between them. */
 static wn_status encode_spm(const wn_tokenizer *tok, const char *text, size_t bytes, const struct wn_span *spans,
                             int count, bool first, struct wn_ids *ids, struct wn_encode_detail *why) {
-  struct encoder e = {.tok = tok, .scratch = tok->encoder ? wn_spm_ids_create() : NULL};
-  wn_status status = e.scratch || !tok->encoder ? WN_OK : WN_ERR_MEMORY;
+  struct encoder e = {.tok = tok, .why = why};
+  wn_status status = WN_OK;
   const struct wn_finder_text in = {.text = text, .bytes = bytes, .special = spans, .special_count = count};
   struct wn_finder_walk walk = {0};
   struct wn_found next;
@@ -172,10 +163,7 @@ static wn_status encode_spm(const wn_tokenizer *tok, const char *text, size_t by
     done = next.at.end;
   }
   if (status == WN_OK) status = encode_part(&e, text, done, bytes, first, ids);
-  if (why && status != WN_OK)
-    snprintf(why->text, sizeof why->text, "%s", e.error.text[0] ? e.error.text : "out of memory");
   wn_bytes_clear(&walk.matches);
-  wn_spm_ids_destroy(e.scratch);
   wn_free(e.line);
   return status;
 }

@@ -4,7 +4,6 @@
 
 #include <pthread.h>
 #include "text/bpe.h"
-#include "text/spm.h"
 #include "text/spm_model.h"
 #include "text/tokenizer.h"
 
@@ -23,9 +22,8 @@ struct wn_tokenizer {
   bool configured;     /* tokenizer_config.json belongs to it */
   struct wn_bpe *bpe;
   struct wn_spm *spm;
-  struct wn_spm_encoder *encoder; /* spm: SentencePiece's encoder. NULL: our own encode all texts and need `pieces` */
-  struct wn_pieces *pieces;
-  char *model; /* spm: the model file, [model_bytes] */
+  struct wn_pieces *pieces; /* spm */
+  char *model;              /* spm: the model file, [model_bytes] */
   size_t model_bytes;
   struct wn_spm_info info;
   bool cuttable;           /* spm: texts may be cut at newlines */
@@ -37,9 +35,8 @@ struct wn_tokenizer {
   struct wn_token_tree *tree; /* token_tree.h; NULL: not needed so far */
 };
 
-/* Appends the ids of a text without U+2581, except the first `dropped`, by SentencePiece (with scratch) or our own
- * encoders; *count: number of all ids. WN_ERR_FORMAT: `error` says why. */
-wn_status wn_tokenizer_segment(const wn_tokenizer *tok, struct wn_spm_ids *scratch, const char *text, size_t bytes,
-                               size_t dropped, struct wn_ids *ids, size_t *count, struct wn_spm_error *error);
+/* Appends the ids of a text without U+2581, except the first `dropped`; *count: number of all ids. */
+wn_status wn_tokenizer_segment(const wn_tokenizer *tok, const char *text, size_t bytes, size_t dropped,
+                               struct wn_ids *ids, size_t *count);
 
 #endif

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/misuse.h"
 #include "base/open.h"
+#include "base/text.h"
 #include "text/bpe_json.h"
 #include "text/declared.h"
 #include "text/pieces.h"
@@ -28,16 +29,13 @@
 /* Tests whether newline is a token by itself: the ids of "a\nb" must be those of "a", newline, and the rest of
  * "\nb". */
 static wn_status find_cuts(wn_context *ctx, const char *path, wn_tokenizer *tok) {
-  struct wn_spm_ids *scratch = tok->encoder ? wn_spm_ids_create() : NULL;
-  struct wn_spm_error error;
   struct wn_ids ids[4] = {0};
   static const char *const texts[4] = {"\n", "a", "\nb", "a\nb"};
-  wn_status status = scratch || !tok->encoder ? WN_OK : wn_fail(ctx, WN_ERR_MEMORY, "out of memory: tokens");
+  wn_status status = WN_OK;
   for (int i = 0; i < 4 && status == WN_OK; i++) {
     size_t count;
-    status = wn_tokenizer_segment(tok, scratch, texts[i], strlen(texts[i]), 0, &ids[i], &count, &error);
-    if (status != WN_OK)
-      wn_fail(ctx, status, "%s: the tokenizer does not work: %s", path, error.text[0] ? error.text : "out of memory");
+    status = wn_tokenizer_segment(tok, texts[i], strlen(texts[i]), 0, &ids[i], &count);
+    if (status != WN_OK) wn_fail(ctx, status, "%s: the tokenizer does not work: out of memory", path);
   }
   if (status == WN_OK && ids[0].count > 0 && !tok->info.newline_inside) {
     int32_t newline = ids[0].data[ids[0].count - 1];
@@ -54,7 +52,6 @@ static wn_status find_cuts(wn_context *ctx, const char *path, wn_tokenizer *tok)
     tok->prefix = prefix;
   }
   for (int i = 0; i < 4; i++) wn_ids_clear(&ids[i]);
-  wn_spm_ids_destroy(scratch);
   return status;
 }
 
@@ -76,27 +73,9 @@ static wn_status gather_control(wn_context *ctx, const char *path, wn_tokenizer 
   return wn_finder_create(ctx, &tok->control, false, NULL, NULL, &tok->finder);
 }
 
-/* Without SentencePiece: keeps the tree of pieces, since every text needs it. */
-static wn_status serve_ourselves(wn_context *ctx, const char *path, wn_tokenizer *tok) {
-  WN_TRY(WN_ALLOC(ctx, "tokenizer", 1, &tok->pieces));
-  const wn_status status = wn_pieces_build(tok, tok->pieces);
-  if (status == WN_ERR_MEMORY) return wn_fail(ctx, status, "out of memory: tokenizer");
-  if (status == WN_OK && (tok->info.unigram || (tok->info.bpe && !tok->pieces->unused))) return WN_OK;
-  return wn_fail(
-      ctx, WN_ERR_UNSUPPORTED,
-      "%s: a SentencePiece model of whole words or characters, or with unused pieces in BPE; this build, without "
-      "SentencePiece, encodes by unigram and BPE models alone",
-      path);
-}
-
 /* tok->model is set. */
 static wn_status open_sentencepiece(wn_context *ctx, const char *path, wn_tokenizer *tok) {
   WN_TRY(wn_spm_check(ctx, path, tok->model, tok->model_bytes, &tok->info));
-  struct wn_spm_error error = {{0}};
-  if (!tok->info.foreign.marked) /* else our own encoder, with the arithmetic of Hugging Face tokenizers */
-    tok->encoder = wn_spm_encoder_create(tok->model, tok->model_bytes, &error);
-  if (!tok->encoder && error.text[0])
-    return wn_fail(ctx, WN_ERR_FORMAT, "%s: SentencePiece refuses the model: %s", path, error.text);
   WN_TRY(wn_spm_create(ctx, path, tok->model, tok->model_bytes, &tok->info, &tok->spm));
   tok->vocab_size = wn_spm_count(tok->spm);
   tok->bos = tok->known_bos = wn_spm_bos(tok->spm);
@@ -109,7 +88,8 @@ static wn_status open_sentencepiece(wn_context *ctx, const char *path, wn_tokeni
     if (wn_spm_piece(tok->spm, id, &text, &n) == WN_SPM_BYTE && sscanf(text, "<0x%2X>", &byte) == 1)
       tok->byte_id[byte & 255] = id;
   }
-  if (!tok->encoder) WN_TRY(serve_ourselves(ctx, path, tok));
+  WN_TRY(WN_ALLOC(ctx, "tokenizer", 1, &tok->pieces));
+  if (wn_pieces_build(tok, tok->pieces) != WN_OK) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: tokenizer");
   WN_TRY(gather_control(ctx, path, tok));
   return find_cuts(ctx, path, tok);
 }
@@ -314,16 +294,11 @@ static wn_status has_magic(wn_context *ctx, const char *path, const char *magic,
   return WN_OK;
 }
 
-static bool tokenizer_load_has_suffix(const char *s, const char *suffix) {
-  size_t n = strlen(s), m = strlen(suffix);
-  return n >= m && !strcmp(s + n - m, suffix);
-}
-
 static wn_status load_file(wn_context *ctx, const char *path, wn_tokenizer *tok, wn_declared *declared) {
   bool gguf = false;
   WN_TRY(has_magic(ctx, path, "GGUF", &gguf));
   if (gguf) return load_gguf(ctx, path, tok, declared);
-  if (tokenizer_load_has_suffix(path, ".json")) return load_json(ctx, path, tok);
+  if (wn_ends_with(path, ".json")) return load_json(ctx, path, tok);
   return load_sentencepiece(ctx, path, tok);
 }
 
@@ -413,7 +388,6 @@ wn_status wn_tokenizer_load(wn_context *ctx, const char *spec, wn_tokenizer **ou
 void wn_tokenizer_destroy(wn_tokenizer *tok) {
   WN_CHECK_OR(, WN_HANDLE(tok, TOKENIZER));
   wn_spm_destroy(tok->spm);
-  wn_spm_encoder_destroy(tok->encoder);
   if (tok->pieces) wn_pieces_clear(tok->pieces);
   wn_free(tok->pieces);
   wn_bpe_destroy(tok->bpe);

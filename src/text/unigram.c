@@ -6,18 +6,13 @@
  * Memory: 2 bytes a byte of text, for the length of the piece that ends there; scores are kept only for the last
  * positions, as many as the longest piece has bytes. Cost: at each position one step in the tree of pieces for each
  * byte that can still continue a piece. */
-#include "text/unigram.h"
+#include "text/pieces.h"
 
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
-#include "text/pieces.h"
 
 #define UNKNOWN_PENALTY 10.0f
-
-bool wn_unigram_serves(const wn_tokenizer *tok) {
-  return wn_pieces_serve(tok) && tok->info.unigram;
-}
 
 /* The scores of the last positions. */
 struct scores {
@@ -71,15 +66,13 @@ static void unigram_turn(uint16_t *back, size_t bytes) {
 
 wn_status wn_unigram_encode(const wn_tokenizer *tok, const char *text, size_t bytes, size_t dropped, struct wn_ids *ids,
                             size_t *count) {
-  struct wn_pieces room;
-  const struct wn_pieces *u;
+  const struct wn_pieces *u = tok->pieces;
   struct wn_bytes normal = {0};
   struct wn_piece_out out = {.ids = ids, .dropped = dropped};
   struct scores scores = {.exact = tok->info.foreign.marked};
   void *back = NULL, *score = NULL;
   size_t window = 1;
-  wn_status status = wn_pieces_get(tok, &room, &u);
-  if (status == WN_OK) status = wn_spm_normalize(tok->spm, text, bytes, &normal);
+  wn_status status = wn_spm_normalize(tok->spm, text, bytes, &normal);
   while (window <= u->longest + 4) window *= 2;
   if (status == WN_OK) status = wn_alloc(NULL, "tokens", (normal.count + 1) * sizeof(uint16_t), &back);
   if (status == WN_OK) status = wn_alloc(NULL, "tokens", window * sizeof *scores.at, &score);
@@ -94,6 +87,5 @@ wn_status wn_unigram_encode(const wn_tokenizer *tok, const char *text, size_t by
   wn_bytes_clear(&normal);
   wn_free(back);
   wn_free(score);
-  wn_pieces_clear(&room);
   return status;
 }

@@ -1,12 +1,14 @@
-/* Long stretches in unigram and BPE models get the ids that SentencePiece gives, with memory of a few bytes for each
- * byte of text. */
+/* Texts get the ids that SentencePiece gives, in models of every kind, with memory of a few bytes for each byte of
+ * text. */
 #include "support.h"
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/rng.h"
-#include "text/merges.h"
 #include "text/pieces.h"
-#include "text/unigram.h"
+#include "text/spm.h"
+#include "text/spm_oracle.h"
+#include "text/spm_proto.h"
 
 enum { WORDS = 40, LONGEST = 700000, LEARNT = 77 };
 
@@ -86,22 +88,20 @@ static wn_tokenizer *train(const char *kind, int size, bool byte_fallback) {
 
 /* Both algorithms give the same ids, also without the first `dropped` bytes. */
 static void compare(const wn_tokenizer *tok, const char *text, size_t bytes, size_t dropped) {
-  struct wn_spm_ids *want = wn_spm_ids_create();
-  struct wn_spm_error error;
+  struct spm_oracle *oracle = spm_oracle_create(tok->model, tok->model_bytes);
   struct wn_ids have = {0};
-  size_t count = 0;
-  assert_non_null(want);
-  assert_true(wn_spm_encode(tok->encoder, text, bytes, want, &error));
+  size_t count = 0, want;
+  assert_non_null(oracle);
   assert_int_equal(tok->info.bpe ? wn_merges_encode(tok, text, bytes, dropped, &have, &count)
                                  : wn_unigram_encode(tok, text, bytes, dropped, &have, &count),
                    WN_OK);
-  assert_int_equal(count, wn_spm_ids_count(want));
+  const int32_t *ids = spm_oracle_encode(oracle, text, bytes, &want) + dropped;
+  assert_int_equal(count, want);
   assert_int_equal(have.count, count - dropped);
-  const int32_t *ids = wn_spm_ids_data(want) + dropped;
   for (size_t i = 0; i < have.count; i++)
     if (have.data[i] != ids[i]) fail_msg("id %zu of %zu is %d, SentencePiece's %d", i, count, have.data[i], ids[i]);
   wn_ids_clear(&have);
-  wn_spm_ids_destroy(want);
+  spm_oracle_destroy(oracle);
 }
 
 static void same_ids(void **state) {
@@ -109,7 +109,6 @@ static void same_ids(void **state) {
   char *text = test_malloc(LONGEST);
   for (int k = 0; k < 4; k++) {
     wn_tokenizer *tok = train(k < 2 ? "unigram" : "bpe", k % 2 ? 120 : 380, k % 2 == 0);
-    assert_true(wn_unigram_serves(tok) == (k < 2) && wn_merges_serve(tok) == (k >= 2));
     for (uint64_t seed = 1; seed <= 40; seed++) compare(tok, text, draw(seed, 40 + 50 * seed, seed % 4 != 0, text), 0);
     compare(tok, text, draw(100, 90000, true, text), 3);
     /* Sums so large that float has only integers: roundings must agree, too. */
@@ -136,30 +135,18 @@ static void little_memory(void **state) {
   assert_true(count > bytes / 8);
   if (after.peak_bytes - before.live_bytes > 20 * bytes)
     fail_msg("%llu bytes for a text of %zu", after.peak_bytes - before.live_bytes, bytes);
-  struct wn_spm_ids *want = wn_spm_ids_create();
-  struct wn_spm_error error;
-  assert_true(wn_spm_encode(tok->encoder, text, bytes, want, &error));
-  assert_int_equal(count, wn_spm_ids_count(want));
-  assert_memory_equal(ids, wn_spm_ids_data(want), count * sizeof *ids);
-  wn_spm_ids_destroy(want);
+  struct spm_oracle *oracle = spm_oracle_create(tok->model, tok->model_bytes);
+  size_t want_count;
+  const int32_t *want = spm_oracle_encode(oracle, text, bytes, &want_count);
+  assert_int_equal(count, want_count);
+  assert_memory_equal(ids, want, count * sizeof *ids);
+  spm_oracle_destroy(oracle);
   wn_tokens_free(ids);
   wn_tokenizer_destroy(tok);
   test_free(text);
 }
 
-static void other_models_are_left(void **state) {
-  (void)state;
-  wn_tokenizer *tok = train("unigram", 380, true);
-  tok->info.charsmap = true;
-  assert_false(wn_unigram_serves(tok));
-  tok->info.charsmap = false, tok->info.remove_extra_whitespaces = true;
-  assert_false(wn_unigram_serves(tok));
-  tok->info.remove_extra_whitespaces = false, tok->info.user_defined_count = WN_SPM_USER_DEFINED + 1;
-  assert_false(wn_unigram_serves(tok));
-  wn_tokenizer_destroy(tok);
-}
-
-/* ---- a build without SentencePiece: winnow reads, normalises and encodes every text itself ---- */
+/* ---- models that normalise, of words, of characters, and with unused pieces ---- */
 
 /* Sentences of the corpus, for training with rules that the public call does not offer. */
 struct sentences {
@@ -227,47 +214,78 @@ static size_t draw_unnormal(uint64_t seed, size_t room, char *out) {
   return n;
 }
 
-static void same_without(wn_tokenizer *with, wn_tokenizer *without, const char *text, size_t bytes) {
-  int32_t *want, *have;
+static void same_text(const wn_tokenizer *tok, struct spm_oracle *oracle, const char *text, size_t bytes) {
+  int32_t *have;
   size_t want_count, have_count;
-  assert_ok(ctx, wn_tokenizer_encode(ctx, with, text, bytes, false, false, &want, &want_count));
-  assert_ok(ctx, wn_tokenizer_encode(ctx, without, text, bytes, false, false, &have, &have_count));
+  const int32_t *want = spm_oracle_encode(oracle, text, bytes, &want_count);
+  assert_ok(ctx, wn_tokenizer_encode(ctx, tok, text, bytes, false, false, &have, &have_count));
   for (size_t i = 0; i < want_count && i < have_count; i++)
     if (want[i] != have[i]) fail_msg("id %zu of %zu is %d, SentencePiece's %d", i, have_count, have[i], want[i]);
   assert_int_equal(have_count, want_count);
-  wn_tokens_free(want);
   wn_tokens_free(have);
 }
 
-static void without_sentencepiece(void **state) {
-  (void)state;
-  char *text = test_malloc(LONGEST);
-  for (int k = 0; k < 4; k++) {
-    const char *kind = k % 2 ? "bpe" : "unigram", *rule = k == 0 ? NULL : k == 3 ? "nfkc_cf" : "nmt_nfkc";
-    char path[700];
-    wn_tokenizer *with, *without;
-    train_by_rule(kind, rule, k & 1, path);
-    assert_ok(ctx, wn_tokenizer_load(ctx, path, &with));
-    assert_ok(ctx, wn_tokenizer_load(ctx, path, &without));
-    /* How a build without SentencePiece starts. */
-    struct wn_pieces *pieces = test_malloc(sizeof *pieces);
-    wn_spm_encoder_destroy(without->encoder);
-    without->encoder = NULL;
-    assert_int_equal(wn_pieces_build(without, pieces), WN_OK);
-    without->pieces = pieces;
-    assert_true(without->info.charsmap == (rule != NULL));
-    same_without(with, without, "", 0);
-    same_without(with, without, "  ", 2);
-    same_without(with, without, " a", 2);
-    for (uint64_t seed = 1; seed <= 60; seed++) {
-      same_without(with, without, text, draw(seed, 10 + 40 * seed, seed % 4 != 0, text));
-      same_without(with, without, text, draw_unnormal(seed, 4 * seed, text));
+/* The model with every third piece of several characters unused. */
+static void make_unused(const char *from, const char *to) {
+  size_t bytes;
+  char *model;
+  assert_ok(ctx, wn_file_read(ctx, from, (size_t)1 << 24, &model, &bytes));
+  const struct wn_wire_field whole = {.data = (const uint8_t *)model, .bytes = bytes};
+  struct wn_wire r = wn_wire_in(&whole);
+  struct wn_wire_field f;
+  struct wn_bytes out = {0}, part = {0};
+  for (int i = 0; r.p < r.end && wn_wire_next(&r, &f);) {
+    struct wn_wire piece = wn_wire_in(&f);
+    struct wn_wire_field text, score, type;
+    assert_int_equal(f.wire, 2);
+    const bool normal = f.number == 1 && wn_wire_next(&piece, &text) && wn_wire_next(&piece, &score) &&
+                        !wn_wire_next(&piece, &type) && text.bytes > 4;
+    if (normal && i++ % 3 == 0) {
+      float value;
+      const uint32_t bits = (uint32_t)score.value;
+      memcpy(&value, &bits, sizeof value);
+      assert_int_equal(
+          wn_proto_piece(ctx, &out, &part, (const char *)text.data, text.bytes, (double)value, WN_PIECE_UNUSED), WN_OK);
+    } else {
+      assert_int_equal(wn_proto_data(ctx, &out, f.number, (const char *)f.data, f.bytes), WN_OK);
     }
-    without->pieces = NULL;
-    wn_pieces_clear(pieces);
-    test_free(pieces);
-    wn_tokenizer_destroy(with);
-    wn_tokenizer_destroy(without);
+  }
+  put_file(to, out.data, out.count);
+  wn_bytes_clear(&out);
+  wn_bytes_clear(&part);
+  wn_free(model);
+}
+
+static void same_in_all_kinds(void **state) {
+  (void)state;
+  static const struct {
+    const char *kind, *rule;
+    bool byte_fallback, unused;
+  } rows[] = {{"unigram", NULL, false, false}, {"bpe", "nmt_nfkc", true, false},  {"unigram", "nmt_nfkc", false, false},
+              {"bpe", "nfkc_cf", true, false}, {"word", NULL, false, false},      {"word", "nmt_nfkc", false, false},
+              {"char", NULL, false, false},    {"char", "nmt_nfkc", true, false}, {"bpe", NULL, true, true},
+              {"unigram", NULL, true, true}};
+  char *text = test_malloc(LONGEST);
+  for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+    char path[700], changed[720];
+    wn_tokenizer *tok;
+    train_by_rule(rows[k].kind, rows[k].rule, rows[k].byte_fallback, path);
+    snprintf(changed, sizeof changed, "%s-unused", path);
+    if (rows[k].unused) make_unused(path, changed);
+    assert_ok(ctx, wn_tokenizer_load(ctx, rows[k].unused ? changed : path, &tok));
+    assert_true(tok->info.charsmap == (rows[k].rule != NULL));
+    assert_true(tok->pieces->unused == (rows[k].unused && tok->info.bpe));
+    struct spm_oracle *oracle = spm_oracle_create(tok->model, tok->model_bytes);
+    assert_non_null(oracle);
+    same_text(tok, oracle, "", 0);
+    same_text(tok, oracle, "  ", 2);
+    same_text(tok, oracle, " a", 2);
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+      same_text(tok, oracle, text, draw(seed, 10 + 40 * seed, seed % 4 != 0, text));
+      same_text(tok, oracle, text, draw_unnormal(seed, 4 * seed, text));
+    }
+    spm_oracle_destroy(oracle);
+    wn_tokenizer_destroy(tok);
   }
   test_free(text);
 }
@@ -290,6 +308,6 @@ static int teardown(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(same_ids), cmocka_unit_test(little_memory),
-                                     cmocka_unit_test(other_models_are_left), cmocka_unit_test(without_sentencepiece)};
+                                     cmocka_unit_test(same_in_all_kinds)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }
