@@ -100,7 +100,7 @@ static void batch_attend(struct batch *b, int64_t l, const struct wn_layer_acts 
   for (int64_t i = 0; i < b->n; i++) apart += feed_is_apart(&b->feeds[i]);
   /* An OpenMP region of one thread around the attention's would create the threads anew. If the backend's memory is not
    * the host's, a context's calls come one after the other. */
-  const bool beside = apart >= threads && wn_run_memory(&b->run)->host && !b->run.measuring;
+  const bool beside = apart > 1 && apart >= threads && wn_run_memory(&b->run)->host && !b->run.measuring;
   for (int64_t i = 0; i < b->n; i++) {
     struct wn_feed *f = &b->feeds[i];
     if (f->status == WN_OK && !(beside && feed_is_apart(f))) f->status = batch_attend_feed(b, f, l, a, threads);
