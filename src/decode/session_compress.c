@@ -52,20 +52,6 @@ wn_status wn_session_follow_capacities(struct wn_session *s, const struct wn_ses
 
 /* ---- which tokens stay ---- */
 
-int64_t wn_session_compressed_budget(const struct wn_session *s, const struct wn_session_part *part) {
-  const wn_budgets *b = &s->budgets;
-  const int64_t own = wn_budgets_of(b, part->layer, part->kv0);
-  const double real = b->share > 0 ? (double)s->position * b->share : (double)own;
-  const int64_t whole = real > 1 ? (int64_t)real : 1;
-  if (b->allot != WN_ALLOT_PYRAMID) return whole;
-  const struct wn_session_once *o = s->once;
-  const int64_t rows = !o->own.method        ? wn_policy_recent(b, whole)
-                       : o->own.method->rows ? o->own.method->rows(&o->own.options)
-                                             : 0;
-  const int64_t kept = wn_once_pyramid(&o->own.options, part->layer, b->layers, s->position, real, rows);
-  return kept > 1 ? kept : 1;
-}
-
 /* Refuses what a session that was compressed cannot do again. */
 static wn_status compress_check_again(const struct wn_session *s, int64_t l) {
   for (int64_t i = s->first[l] + 1; i < s->first[l + 1]; i++)
