@@ -20,10 +20,6 @@
 #include "text/tokenizer.h"
 #include "winnow/generate.h"
 
-static const char *const number_names[WN_ANSWER_NUMBERS] = {
-    "score", "prompt_tokens", "context_tokens", "answer_tokens", "context_kept",
-    "kept",  "cache_peak",    "cache_final",    "first_seconds", "answer_seconds"};
-
 /* --- the first pass --- */
 
 static int answers_task(const struct wn_answers *a, const char *name) {
@@ -143,28 +139,15 @@ static wn_status answers_take(wn_context *ctx, void *user, const char *where, co
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"sample\": expected 0 to %lld", where, (long long)count - 1);
   struct wn_answer *answer = &taking->column->all[i];
   for (int n = 0; n < WN_ANSWER_NUMBERS; n++) {
-    const json_t *value = json_object_get(line, number_names[n]);
+    const json_t *value = json_object_get(line, wn_answer_names[n]);
     answer->numbers[n] = json_number_value(value);
     if (!json_is_number(value) || answer->numbers[n] < 0 || (n == WN_ANSWER_SCORE && answer->numbers[n] > 1))
-      return wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"%s\": expected a number%s", where, number_names[n],
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"%s\": expected a number%s", where, wn_answer_names[n],
                      n == WN_ANSWER_SCORE ? " from 0 to 1" : " of at least 0");
   }
   taking->column->r->resumed += !answer->done;
   answer->done = true;
   return WN_OK;
-}
-
-wn_status wn_answers_save(struct wn_answers *a, struct wn_answers_column *column, const struct wn_sample *s,
-                          const char *text, wn_generate_end end) {
-  const double *numbers = column->all[s->number].numbers;
-  if (!column->log.f) return WN_OK;
-  json_t *line = json_pack("{s:I, s:s, s:s, s:s}", "sample", (json_int_t)s->number, "task", s->task, "answer", text,
-                           "end", wn_generate_end_name(end));
-  for (int n = 0; line && n < WN_ANSWER_NUMBERS; n++)
-    json_object_set_new(line, number_names[n],
-                        numbers[n] == floor(numbers[n]) ? json_integer((json_int_t)numbers[n]) : json_real(numbers[n]));
-  WN_TRY(wn_eval_log_add(a->ctx, &column->log, line));
-  return wn_eval_log_flush(a->ctx, &column->log);
 }
 
 /* --- figures --- */

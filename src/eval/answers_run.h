@@ -60,7 +60,8 @@ struct wn_answers {
 
 /* Answers what is open (answers_write.c). */
 wn_status wn_answers_write(struct wn_answers *a);
-/* Saves the answer of a line, whose numbers are known. */
+/* The names of the numbers in a file, and the answer of a line, whose numbers are known, to it (answers_saved.c). */
+extern const char *const wn_answer_names[WN_ANSWER_NUMBERS];
 wn_status wn_answers_save(struct wn_answers *a, struct wn_answers_column *column, const struct wn_sample *s,
                           const char *text, wn_generate_end end);
 
