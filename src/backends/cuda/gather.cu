@@ -29,8 +29,7 @@ wn_status wn_cuda_gather_forward(const struct wn_exec *exec, const struct wn_gat
   if (n == 0) return WN_OK;
   const gather_rows rows = {a->H, a->T, a->D, a->H / groups, groups, a->s_x, a->s_y, a->index};
   if (wn_stored_blocks(a->y_type))
-    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "gather: backend cuda does not write %s",
-                   wn_gguf_type_name(a->y_type));
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "gather: backend cuda writes no rows in blocks of 8 or 4 bits");
   if (!a->y_type)
     WN_LAUNCH(wn_cuda_blocks(n), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), (gather_kernel<float, float, gather_same>),
               n, rows, static_cast<const float *>(a->x), static_cast<float *>(a->y), gather_same());
