@@ -193,6 +193,10 @@ class Model:
         return int(self._configured(lambda c: c.heads))
 
     @property
+    def kv_heads(self) -> int:
+        return int(self._configured(lambda c: c.kv_heads))
+
+    @property
     def _width(self) -> int:
         return int(self._configured(lambda c: c.width))
 

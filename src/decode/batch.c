@@ -241,19 +241,22 @@ static const char *batch_states(const struct batch *b, const struct wn_feed *f, 
   return wn_element(states, f->row * b->run.model->config.width, b->run.exec.dtype);
 }
 
+/* Several threads are worth it for the logits of many rows, if copies need no order. */
+static int batch_hands(const struct batch *b) {
+  return b->logits && wn_run_memory(&b->run)->host ? b->run.exec.threads : 1;
+}
+
 static wn_status batch_pass(struct batch *b) {
   const struct wn_model *model = b->run.model;
   const struct wn_room *room = b->room;
   const size_t bytes = (size_t)(b->run.B * b->run.T) * sizeof *room->tokens;
-  /* several threads are worth it for the logits of many rows, if copies need no order */
-  const int hands = b->logits && model->backend->memory->host ? b->run.exec.threads : 1;
   const void *states;
   for (int64_t i = 0; i < b->n; i++)
     if (b->feeds[i].status == WN_OK) batch_take_tokens(room, &b->feeds[i]);
   WN_TRY(wn_session_show(model, room->tokens_shown, room->tokens, bytes));
   WN_TRY(wn_session_show(model, room->positions_shown, room->positions, bytes));
   WN_TRY(batch_layers(b, &states));
-#pragma omp parallel for num_threads(hands) schedule(static)
+#pragma omp parallel for num_threads(batch_hands(b)) schedule(static)
   for (int64_t i = 0; i < b->n; i++) {
     struct wn_feed *f = &b->feeds[i];
     if (f->status == WN_OK) f->status = batch_hand_out(b, f, batch_states(b, f, states));
