@@ -54,11 +54,14 @@ static bool together_draws(wn_generation_turn *turn) {
   return false;
 }
 
-/* Draws for the first `drawing` turns in the order: in one thread if the backend's memory is not the host's, where a
- * context's calls come one after the other. */
+/* One, if the backend's memory is not the host's, where a context's calls come one after the other. */
+static int together_draw_threads(const struct together *x, int64_t drawing) {
+  return drawing > 1 && x->turns->generation->session->model->backend->memory->host ? x->ctx->threads : 1;
+}
+
+/* Draws for the first `drawing` turns in the order. */
 static void together_draw(const struct together *x, int64_t drawing) {
-  const bool host = x->turns->generation->session->model->backend->memory->host;
-#pragma omp parallel for num_threads(drawing > 1 && host ? x->ctx->threads : 1) schedule(dynamic, 1)
+#pragma omp parallel for num_threads(together_draw_threads(x, drawing)) schedule(dynamic, 1)
   for (int64_t k = 0; k < drawing; k++) {
     wn_generation_turn *turn = &x->turns[x->order[k]];
     turn->status = wn_generation_draw(NULL, turn->generation, &turn->token);
