@@ -170,12 +170,15 @@ class Budgets:
     them. They outlive the model, and suit other models of its shape."""
 
     def __init__(self, raw: Any) -> None:
+        if not isinstance(raw, ffi.CData):
+            raise TypeError("Budgets are made by Model.budgets or by a search")
         self._raw = raw
         self._own: Optional[_Own] = None
         self._clear = lib.wn_budgets_clear
 
     def __del__(self) -> None:
-        self._clear(self._raw)
+        if hasattr(self, "_clear"):
+            self._clear(self._raw)
 
     @property
     def policy(self) -> str:

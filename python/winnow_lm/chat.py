@@ -167,7 +167,10 @@ class Chat:
     def pin(self, message: int) -> None:
         """Nothing more is dropped of messages[message], whatever the policy: its tokens count against the budgets."""
         self._settle()
-        message = range(len(self._messages))[message]
+        count = len(self._messages)
+        if not -count <= index(message) < count:
+            raise ArgumentError(f"chat: there is no message {message}: it has {count}")
+        message %= count
         ends = [*self._begins, int(self._said.size)]
         if ends[message + 1] > ends[message]:
             self.session.pin(ends[message], ends[message + 1] - ends[message])

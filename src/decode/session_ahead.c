@@ -3,15 +3,16 @@
 #include "base/arrays.h"
 
 int64_t wn_session_ahead_room(const struct wn_session *s, int64_t most) {
-  const int64_t room = s->capacity - s->position - 1;
+  int64_t room = s->capacity - s->position - 1;
   if (s->counting || s->control || s->history || s->inputs.S > 0) return 0;
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
     const struct wn_kv_cache *cache = &s->caches[i];
     if (s->parts[i].kind == WN_LAYER_BUDGET) return 0;
     /* on the host what leaves a window can be kept */
-    if (!s->model->backend->memory->host && cache->count + 1 + most > cache->shape.capacity) return 0;
+    const int64_t left = s->model->backend->memory->host ? room : cache->shape.capacity - cache->count - 1;
+    if (left < room) room = left;
   }
-  return room < most ? room : most;
+  return room < 1 ? 0 : room < most ? room : most;
 }
 
 /* F of layer l after row j; *n: its numbers. */

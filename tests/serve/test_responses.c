@@ -128,9 +128,9 @@ static void test_events(void **state) {
   json_decref(events);
   json_decref(whole);
   /* scores of every token */
-  events =
-      events_of(&p, "{\"input\":\"hi\",\"max_output_tokens\":5,\"top_logprobs\":2,\"include\":[\"message.output_text."
-                    "logprobs\"],\"stream\":true}");
+  events = events_of(
+      &p, "{\"input\":\"hi\",\"max_output_tokens\":5,\"seed\":3,\"top_logprobs\":2,\"include\":[\"message.output_text."
+          "logprobs\"],\"stream\":true}");
   last = json_object_get(json_array_get(events, json_array_size(events) - 1), "response");
   const json_t *part =
       json_array_get(json_object_get(json_array_get(json_object_get(last, "output"), 0), "content"), 0);
