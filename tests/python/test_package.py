@@ -435,9 +435,9 @@ def test_chat():
         raises(wn.ArgumentError, lambda: chat.say("x" * 500), "context of 400")
         chat.reset()
         assert chat.session.position == 0 and chat.ask("hello") == first
-    long = "the water came from the hill " * 3
+    long = "the water came from the hill " * 6
     for pinned in (False, True):
-        with model().chat("be short", template="chatml", context=400, budgets=40, policy="window", max_tokens=4, pin_system=pinned) as chat:
+        with model().chat("be short", template="chatml", context=500, budgets=130, policy="window", max_tokens=4, pin_system=pinned) as chat:
             chat.ask("hello")
             if pinned:
                 chat.pin(1)
@@ -446,7 +446,7 @@ def test_chat():
             assert [r for r, _, _ in held] == [r for r, _ in chat.messages] and sum(n for _, n, _ in held) == chat._said.size
             assert [kept == n for _, n, kept in held[:2]] == [pinned, pinned] and held[2][2] == 0, held
             if pinned:
-                raises(wn.ArgumentError, lambda: chat.pin(3), "budget of layer 0 is 40")
+                raises(wn.ArgumentError, lambda: chat.pin(3), "budget of layer 0 is 130")
     with model().session(budgets=4, policy="window") as session:
         session.pin(1, 2)
         raises(wn.ArgumentError, lambda: session.pin(1, 4), "expected more than 4")
