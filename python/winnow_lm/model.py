@@ -121,7 +121,7 @@ class Model:
         options = options_of("wn_model_load_options")
         options.weights = choice(WEIGHTS, "bfloat16" if weights == "bf16" else weights, "weights")
         options.check_tensors = 0 if check is None else 1 if check else 2
-        options.as_float = as_float
+        put(options, as_float=as_float)
         folder = ffi.NULL if adapter is None else ffi.new("char[]", path_bytes(adapter))  # lives as long as the call
         options.adapter = folder
         handle = context.make(lib.wn_model_load_with, path_bytes(path), options, what="model")

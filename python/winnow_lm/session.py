@@ -178,7 +178,7 @@ class Session:
         by its length unless `raw`."""
         ids, row = self._rows(tokens)
         options = options_of("wn_embed_options")
-        options.pooling, options.raw = choice(POOLINGS, pooling, "pooling"), raw
+        put(options, pooling=choice(POOLINGS, pooling, "pooling"), raw=raw)
         out = np.empty((ids.shape[0], self.model._width), np.float32)
         self._call(lib.wn_session_embed, pointer("int32_t", ids), ids.shape[1], options, pointer("float", out))
         return first_of(out, row)
