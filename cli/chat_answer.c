@@ -119,10 +119,10 @@ int chat_answer(struct chat *c, struct chat_result *out) {
   *out = (struct chat_result){0};
   if (chat_make_room(c, c->r->tokens < wanted ? c->r->tokens : wanted > 0 ? wanted : 1)) return 1;
   if ((int64_t)c->ids.count >= c->capacity) return cli_error("the message fills the context (--context)");
+  if (chat_pin(c)) return 1;
   free(turn->text);
   turn->text = NULL;
   if (!(a.copy = open_memstream(&turn->text, &bytes))) return cli_error("out of memory");
-  if (chat_pin(c)) return 1;
   answer_keep_state(c);
   wn_context_resume(c->ctx); /* withdraws a Ctrl-C after the last answer */
   cli_signals_begin_answer(c->ctx, c->terminal);

@@ -214,7 +214,8 @@ static wn_status batch_hand_out(const struct batch *b, const struct wn_feed *f, 
                V = (size_t)s->model->config.vocab_size * e;
   const size_t guesses = f->ahead ? (size_t)f->T - 1 : 0, last = f->ahead ? 0 : (size_t)f->T - 1;
   const char *logits = (const char *)b->room->logits + (size_t)f->row * V;
-  for (size_t i = 0; i < (size_t)s->B; i++)
+  if (f->T == 1) WN_TRY(memory->copy(s->ctx, s->state, states, (size_t)s->B * C));
+  for (size_t i = 0; i < (size_t)s->B && f->T > 1; i++)
     WN_TRY(memory->copy(s->ctx, (char *)s->state + i * C, states + (i * (size_t)f->T + last) * C, C));
   if (guesses > 0) WN_TRY(memory->copy(s->ctx, x->states, states + C, guesses * C));
   if (guesses > 0) WN_TRY(memory->copy(s->ctx, x->logits, logits + V, guesses * V));

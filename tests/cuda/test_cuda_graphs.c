@@ -23,7 +23,7 @@ struct graph_case {
 
 static const struct graph_case cases[] = {
     {.name = "one stream", .streams = 1, .least = 2},
-    {.name = "selective", .selective = true, .streams = 1, .least = 2},
+    {.name = "selective", .selective = true, .streams = 1, .least = 1},
     {.name = "a half-float cache", .half = true, .streams = 1, .least = 2},
     {.name = "nine streams: cuBLASLt", .streams = 9, .least = 1}, /* it launches few kernels */
     {.name = "three sessions together", .sessions = 3, .streams = 1, .least = 1},
@@ -156,7 +156,7 @@ static void test_bits_and_calls(void **state) {
         (double)b->graphs / COUNTED, (double)b->nodes / COUNTED, (double)b->kernels / COUNTED,
         (double)b->copies / COUNTED, (double)b->events / COUNTED);
     assert_int_equal(a->graphs + a->nodes, 0);
-    assert_true(a->kernels >= 20 * COUNTED);
+    assert_true(a->kernels >= 15 * COUNTED);
     assert_int_equal(b->graphs, COUNTED);
     assert_int_equal(b->kernels, 0);
     assert_true(b->nodes > 0 && b->nodes * (uint64_t)k->least <= a->kernels);
