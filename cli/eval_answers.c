@@ -157,7 +157,8 @@ static int grid_load(wn_context *ctx, const struct cli_common *common, const cha
   return !code && g->count == 0 ? cli_error("%s: every setting is refused", path) : code;
 }
 
-static int grid_report(const struct cli_common *common, const char *model, const struct grid *g) {
+/* Every setting with its answers, or why it was refused. */
+static json_t *grid_json(const char *model, const struct grid *g) {
   json_t *list = json_array();
   for (int i = 0, next = 0; i < (int)json_array_size(g->file); i++) {
     json_t *row = json_pack("{s:O}", "setting", json_array_get(g->file, (size_t)i));
@@ -168,14 +169,17 @@ static int grid_report(const struct cli_common *common, const char *model, const
       json_object_set(row, "refused", refused);
     json_array_append_new(list, row);
   }
-  if (common->json) return cli_print_json(list);
+  return list;
+}
+
+static int grid_report(const struct cli_common *common, const char *model, const struct grid *g) {
+  if (common->json) return cli_print_json(grid_json(model, g));
   for (int i = 0; i < g->count; i++) {
     char *text = json_dumps(json_array_get(g->file, (size_t)g->entry[i]), JSON_COMPACT);
     printf("%s%s\n", i ? "\n" : "", text ? text : "");
     free(text);
     answers_report(common, model, &g->results[i]);
   }
-  json_decref(list);
   return 0;
 }
 

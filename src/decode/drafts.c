@@ -24,22 +24,20 @@ wn_status wn_drafts_open(struct wn_generation *g) {
   const wn_generate_options *o = g->o;
   const int32_t *before = o->draft_text ? o->draft_text : g->prompt;
   const int64_t count = o->draft_text ? o->draft_text_count : g->prompt_count;
-  void *memory;
   if (wn_session_ahead_room(g->session, o->draft_tokens) == 0) return WN_OK;
   if (o->max_tokens > INT64_MAX / (int64_t)sizeof(int32_t) - count)
     return wn_fail(g->ctx, WN_ERR_MEMORY, "out of memory: drafts");
   WN_TRY(wn_session_ahead_open(g->ctx, g->session, o->draft_tokens));
   WN_TRY(wn_batch_room(g->ctx, g->session->model, 1 + o->draft_tokens, 1 + o->draft_tokens, g->session->room));
-  WN_TRY(wn_alloc(g->ctx, "drafts", sizeof *g->drafts, &memory));
-  struct wn_drafts *d = g->drafts = memory;
+  WN_TRY(WN_ALLOC(g->ctx, "drafts", 1, &g->drafts));
+  struct wn_drafts *d = g->drafts;
   const int64_t room = g->session->capacity - g->session->position;
   d->most = o->draft_tokens, d->wish = d->most < WISH_FIRST ? d->most : WISH_FIRST;
   d->capacity = count + (o->max_tokens < room ? o->max_tokens : room);
-  WN_TRY(wn_alloc(g->ctx, "text of drafts", (size_t)d->capacity * sizeof *d->text, &memory));
-  d->text = memory;
+  WN_TRY(WN_ALLOC(g->ctx, "text of drafts", d->capacity, &d->text));
   memcpy(d->text, before, (size_t)count * sizeof *before);
   d->count = count;
-  return g->o->draft_model ? drafts_open_model(g, d) : WN_OK;
+  return o->draft_model ? drafts_open_model(g, d) : WN_OK;
 }
 
 void wn_drafts_close(struct wn_generation *g) {

@@ -83,12 +83,11 @@ static struct wn_session_collected *once_find(const struct wn_session_once *o, c
 
 wn_status wn_session_once_join(wn_context *ctx, struct wn_session *s, const wn_budgets *other) {
   struct wn_once_options options;
-  void *memory;
+  struct wn_session_collected *c;
   if (!s->once) WN_TRY(once_open(ctx, s)); /* a compression reads the factor on logits in any case */
   once_options(other, &options);
   if (!other->method || once_find(s->once, wn_once_at(other->method - 1), &options)) return WN_OK;
-  WN_TRY(wn_alloc(ctx, "a method", sizeof(struct wn_session_collected), &memory));
-  struct wn_session_collected *c = memory;
+  WN_TRY(WN_ALLOC(ctx, "a method", 1, &c));
   c->next = s->once->own.next;
   s->once->own.next = c;
   return once_collect(ctx, s, other, c);

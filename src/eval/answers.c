@@ -38,16 +38,9 @@ static wn_status answers_grow(struct wn_answers *a) {
 
 static wn_status answers_add_task(struct wn_answers *a, const char *name) {
   struct wn_text text = {0};
-  void *names, *lines;
-  const size_t n = (size_t)a->task_count;
-  WN_TRY(wn_alloc(a->ctx, "tasks", (n + 1) * sizeof *a->tasks, &names));
-  if (n) memcpy(names, a->tasks, n * sizeof *a->tasks);
-  wn_free(a->tasks);
-  a->tasks = names;
-  WN_TRY(wn_alloc(a->ctx, "tasks", (n + 1) * sizeof *a->task_lines, &lines));
-  if (n) memcpy(lines, a->task_lines, n * sizeof *a->task_lines);
-  wn_free(a->task_lines);
-  a->task_lines = lines;
+  const int n = a->task_count;
+  WN_TRY(WN_RESIZE(a->ctx, "tasks", &a->tasks, n, n + 1));
+  WN_TRY(WN_RESIZE(a->ctx, "tasks", &a->task_lines, n, n + 1));
   WN_TRY(wn_task_format(a->ctx, &text, "%s", name));
   a->tasks[n] = text.data;
   a->task_lines[n] = 0;
@@ -197,12 +190,10 @@ static void answers_figures(const struct chosen *of, double *scores, wn_answers_
 }
 
 static wn_status answers_sum_up(const struct wn_answers *a, const struct wn_answers_column *column) {
-  void *scores, *tasks;
+  double *scores;
   wn_answers_result *r = column->r;
-  WN_TRY(wn_alloc(a->ctx, "tasks", (size_t)a->task_count * sizeof *r->tasks, &tasks));
-  r->tasks = tasks;
-  memset(tasks, 0, (size_t)a->task_count * sizeof *r->tasks);
-  WN_TRY(wn_alloc(a->ctx, "scores", (size_t)a->count * sizeof(double), &scores));
+  WN_TRY(WN_ALLOC(a->ctx, "tasks", a->task_count, &r->tasks));
+  WN_TRY(WN_ALLOC(a->ctx, "scores", a->count, &scores));
   answers_figures(&(struct chosen){a, column, -1}, scores, &r->all);
   wn_status status = WN_OK;
   for (; r->task_count < a->task_count && status == WN_OK; r->task_count++) {
@@ -247,9 +238,7 @@ static wn_status answers_check(wn_context *ctx, const wn_model *model, const wn_
 static wn_status answers_open_column(struct wn_answers *a, struct wn_answers_column *column, json_t *model) {
   struct taking taking = {a, column};
   struct wn_eval_log_use use = {.path = column->save, .resume = true, .take = answers_take, .user = &taking};
-  void *memory;
-  WN_TRY(wn_alloc(a->ctx, "answers", (size_t)a->count * sizeof *column->all, &memory));
-  column->all = memory;
+  WN_TRY(WN_ALLOC(a->ctx, "answers", a->count, &column->all));
   if (use.path) WN_TRY(answers_head(a, column->budgets, model, &use.head));
   WN_TRY(wn_eval_log_open(a->ctx, &use, &column->log));
   a->done += column->r->resumed;
@@ -281,9 +270,7 @@ static void answers_clear(struct wn_answers *a) {
 
 static wn_status answers_columns(struct wn_answers *a, const wn_answers_setting *settings, int count,
                                  wn_answers_result *results) {
-  void *memory;
-  WN_TRY(wn_alloc(a->ctx, "answers", (size_t)count * sizeof *a->columns, &memory));
-  a->columns = memory;
+  WN_TRY(WN_ALLOC(a->ctx, "answers", count, &a->columns));
   a->column_count = count;
   for (int c = 0; c < count; c++) {
     const wn_budgets *budgets = settings[c].budgets && settings[c].budgets->layers > 0 ? settings[c].budgets : NULL;

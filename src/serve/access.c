@@ -98,9 +98,8 @@ static void access_release(struct wn_access *a) {
 /* --- requests --- */
 
 struct wn_access *wn_access_open(struct wn_access_log *log, const char *method, const char *path) {
-  void *memory;
-  if (!log || wn_alloc(NULL, "a line of the access log", sizeof(struct wn_access), &memory) != WN_OK) return NULL;
-  struct wn_access *a = memory;
+  struct wn_access *a;
+  if (!log || WN_ALLOC(NULL, "a line of the access log", 1, &a) != WN_OK) return NULL;
   a->log = log;
   atomic_init(&a->holders, 1);
   a->began = wn_wall_nanoseconds();
@@ -169,19 +168,16 @@ static void access_log_clear(struct wn_access_log *log) {
 }
 
 wn_status wn_access_log_start(wn_context *ctx, wn_access_write *write, void *user, struct wn_access_log **out) {
-  void *memory;
+  struct wn_access_log *log;
   wn_status status;
   sigset_t all, before;
-  WN_TRY(wn_alloc(ctx, "an access log", sizeof **out, &memory));
-  struct wn_access_log *log = memory;
+  WN_TRY(WN_ALLOC(ctx, "an access log", 1, &log));
   log->write = write;
   log->user = user;
   pthread_mutex_init(&log->lock, NULL);
   wn_cond_init(&log->news);
-  WN_TRY_GOTO(wn_alloc(ctx, "lines of an access log", WN_ACCESS_BUFFER + 1, &memory), fail);
-  log->next = memory;
-  WN_TRY_GOTO(wn_alloc(ctx, "lines of an access log", WN_ACCESS_BUFFER + 1, &memory), fail);
-  log->now = memory;
+  WN_TRY_GOTO(WN_ALLOC(ctx, "lines of an access log", WN_ACCESS_BUFFER + 1, &log->next), fail);
+  WN_TRY_GOTO(WN_ALLOC(ctx, "lines of an access log", WN_ACCESS_BUFFER + 1, &log->now), fail);
   sigfillset(&all); /* signals are for the program's own threads */
   pthread_sigmask(SIG_SETMASK, &all, &before);
   const int failed = pthread_create(&log->thread, NULL, access_run, log);

@@ -64,18 +64,18 @@ static wn_status keys_read(wn_context *ctx, const char *text, struct wn_key *lis
 }
 
 wn_status wn_keys_set(wn_context *ctx, struct wn_keys *keys, const char *text) {
-  void *memory;
+  struct wn_key *list;
   int count, lines = 1;
   for (const char *c = text; *c; c++) lines += *c == '\n';
-  WN_TRY(wn_alloc(ctx, "keys", (size_t)(lines < WN_KEYS ? lines : WN_KEYS) * sizeof(struct wn_key), &memory));
-  const wn_status status = keys_read(ctx, text, memory, &count);
+  WN_TRY(WN_ALLOC(ctx, "keys", lines < WN_KEYS ? lines : WN_KEYS, &list));
+  const wn_status status = keys_read(ctx, text, list, &count);
   if (status != WN_OK) {
-    wn_free(memory);
+    wn_free(list);
     return status;
   }
   pthread_mutex_lock(&keys->lock);
   struct wn_key *old = keys->list;
-  keys->list = memory;
+  keys->list = list;
   keys->count = count;
   pthread_mutex_unlock(&keys->lock);
   wn_free(old);
