@@ -38,6 +38,7 @@ foreach(test ops/test_packed ops/test_packed_bf16 ops/test_packed_strips ops/tes
         attention/test_strength golden/test_golden_attention golden/test_golden_model golden/test_golden_policy
         golden/test_golden_muon io/test_gguf_encode)
   get_filename_component(name ${test} NAME)
+  string(APPEND programs "${name}\n")
   set(name avx512_${name})
   add_executable(${name} ${PROJECT_SOURCE_DIR}/tests/${test}.c $<TARGET_OBJECTS:winnow_emulated_avx512>
                  $<TARGET_OBJECTS:winnow_guard_trap> $<TARGET_OBJECTS:winnow_reach>)
@@ -47,3 +48,4 @@ foreach(test ops/test_packed ops/test_packed_bf16 ops/test_packed_strips ops/tes
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE WN_TEST_DIR="${PROJECT_SOURCE_DIR}/tests" WN_BINARY="$<TARGET_FILE_DIR:${name}>/winnow")
 endforeach()
+file(CONFIGURE OUTPUT avx512/programs CONTENT "${programs}") # tests/avx512/run asks whether it runs each
