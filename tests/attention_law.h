@@ -16,7 +16,9 @@
 #include "ops/naive.h"
 
 #define ULPS 8
-enum { SHAKEN = 2, SHAKEN_BF16 = 4 }; /* computations on changed inputs: in float; in bf16, with other roundings */
+/* Computations on changed inputs: in float; where keys have numbers, whose gradients are differences of sums; in bf16,
+ * with other roundings. */
+enum { SHAKEN = 2, SHAKEN_KEYED = 4, SHAKEN_BF16 = 4 };
 
 struct expectation {
   struct mech_setup s;
@@ -53,7 +55,7 @@ static double lse_units(const struct mech_bench *want) {
   return largest / 2;
 }
 
-/* Gradients that are sums over rows. A fused backward pass computes a row's sum of W dW as dy.y from the rounded y, so
+/* Gradients that are sums over rows, or have a row's sum in them, as those of the keys' numbers. A fused backward pass computes a row's sum of W dW as dy.y from the rounded y, so
  * a row's G sums to a rounding error of |dy||y| instead of 0. In the naive computation the two cancel. Over rows these
  * errors add up at random, by the root of their number. For rows in bf16 the rounding is that of y to bf16. */
 static double row_sums(const struct mech_bench *want) {
@@ -76,7 +78,7 @@ static void law_compare(const struct mech_place *p, const struct mech_bench *got
     const double error = largest_error(got, &e->want, i, &largest, &at);
     const double units = ULPS + (got->a[i].role == MECH_GRADIENT ? lse_units(&e->want) : 0);
     double limit = got->a[i].whole ? 0 : 2 * e->naive[i] + units * (double)FLT_EPSILON * largest;
-    if (got->a[i].adds) limit += row_sums(&e->want);
+    if (got->a[i].adds || mech_is_keyed(got->a[i].name + 1)) limit += row_sums(&e->want);
     if (!(error <= limit))
       fail_msg("%s: %s on %s %s, %d threads, element %lld: %.9g, expected %.9g; error %.3g, limit %.3g (naive %.3g)",
                mech_name(got), got->a[i].name, p->backend->name, wn_isa_name(p->ctx->isa), p->threads, (long long)at,
@@ -108,7 +110,8 @@ static void law_expect(struct mech_place *reference, const struct mech_setup *s,
   mech_make(&e->want, &e->s, WN_F64);
   mech_both(reference, &e->want);
   struct mech_place plain = {.ctx = reference->ctx, .backend = wn_backend_naive(), .threads = 1};
-  for (int run = 0; run <= (bf16 ? SHAKEN_BF16 : SHAKEN); run++) {
+  const int shaken = bf16 ? SHAKEN_BF16 : wn_score_keyed(&e->want.op) > 0 ? SHAKEN_KEYED : SHAKEN;
+  for (int run = 0; run <= shaken; run++) {
     struct mech_bench naive;
     mech_make(&naive, &e->s, WN_F32);
     if (run > 0) shake(&naive, (uint64_t)run);

@@ -29,11 +29,13 @@ static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct
       WN_ARRAY_SIZED(out->v, value, "values", true, WN_DIMS(s->B, s->Hkv, s->capacity)),
       WN_ARRAY_SIZED(out->sk, e, "selecting keys", s->bilinear, WN_DIMS(s->B, s->selections, s->capacity, s->D)),
       WN_ARRAY_SIZED(out->f, e, "selections", true, WN_DIMS(s->B, s->selections, s->capacity)),
+      WN_ARRAY_SIZED(out->numbers, e, "numbers of keys", true, WN_DIMS(s->B, s->Hkv, s->width, s->capacity)),
       WN_ARRAY_SIZED(out->at_shown, sizeof *out->at, "positions", true, WN_DIMS(s->B, s->groups, s->capacity)),
       WN_ARRAY_SIZED(out->notes, e, "notes", true, WN_DIMS(s->B, s->groups, s->notes, s->capacity)),
       WN_ARRAY_SIZED(out->index_shown, sizeof *out->index, "slots that are chosen", s->asked, WN_DIMS(s->B, s->groups)),
   };
   const struct wn_array read[] = {
+      WN_ARRAY_FOR(out->total, "running sums", s->keyed > 0, WN_DIMS(s->B, s->Hkv, s->keyed)),
       WN_ARRAY_FOR(out->at, "positions read", apart, WN_DIMS(s->B, s->groups, s->capacity)),
       WN_ARRAY_FOR(out->order, "order of the slots", s->asked, WN_DIMS(s->capacity)),
       WN_ARRAY_FOR(out->index, "chosen slots", apart && s->asked, WN_DIMS(s->B, s->groups)),
@@ -60,6 +62,14 @@ void wn_kv_shape_of(const wn_attention_config *attention, int64_t kv_heads, int6
                               .dtype = dtype,
                               .selections = wn_attention_selections(attention, kv_heads),
                               .bilinear = attention->selective.enabled && attention->selective.bilinear};
+  struct wn_attention call = {.H = kv_heads, .Hkv = kv_heads};
+  wn_attention_terms(attention, -1, head_size, &call);
+  for (const struct wn_score_map *t = call.map; t < call.map + call.maps; t++) {
+    if (!t->kind->keyed_double) continue;
+    if (t->kind->sums) out->sums |= 1u << out->keyed;
+    out->keyed++;
+  }
+  out->width = out->keyed * (out->sums ? 2 : 1);
   if (!budgets) return;
   out->groups = wn_policy_groups(budgets, kv_heads, out->selections);
   out->notes = wn_policy_notes(budgets);
@@ -118,6 +128,8 @@ void wn_kv_cache_reset(struct wn_kv_cache *cache) {
   cache->count = cache->seen = 0;
   cache->sorted = cache->at_known = true;
   cache->at_is_shown = cache->at_entered = false;
+  if (cache->total)
+    memset(cache->total, 0, (size_t)(cache->shape.B * cache->shape.Hkv * cache->shape.keyed) * sizeof *cache->total);
 }
 
 /* --- arrays by slot --- */
@@ -129,7 +141,7 @@ struct slots {
   size_t bytes;      /* size of one slot */
   wn_gguf_type type; /* how it is stored */
 };
-enum { ARRAYS_MAX = 5 };
+enum { ARRAYS_MAX = 6 };
 
 /* All arrays by slot except the positions. */
 static int cache_arrays_of(const struct wn_kv_cache *c, struct slots out[ARRAYS_MAX]) {
@@ -141,6 +153,7 @@ static int cache_arrays_of(const struct wn_kv_cache *c, struct slots out[ARRAYS_
       {.data = c->sk, .rows = s->selections, .width = s->D, .bytes = (size_t)s->D * element},
       {.data = c->f, .rows = s->selections, .width = 1, .bytes = element},
       {.data = c->notes, .rows = s->groups * s->notes, .width = 1, .bytes = element},
+      {.data = c->numbers, .rows = s->Hkv * s->width, .width = 1, .bytes = element},
   };
   int n = 0;
   for (int i = 0; i < ARRAYS_MAX; i++)
@@ -221,6 +234,64 @@ static wn_status cache_put(const struct wn_exec *exec, const struct wn_kv_cache 
                                                         .s_y = cache_stride(cache, to)});
 }
 
+/* --- numbers of keys --- */
+
+struct wn_kv_rows wn_kv_rows_of(const struct wn_attention *op) {
+  struct wn_kv_rows rows = {
+      .k = op->k, .v = op->v, .sk = op->sel.sk, .s_k = op->s_k, .s_v = op->s_v, .s_sk = op->sel.s_sk};
+  int n = 0;
+  for (const struct wn_score_map *t = op->map; t < op->map + op->maps; t++)
+    if (t->kind->keyed_double) rows.number[n] = t->key, rows.s_number[n++] = t->s_key;
+  return rows;
+}
+
+struct wn_kv_rows wn_kv_rows_of_heads(const struct wn_kv_rows *rows, wn_dtype dtype, int64_t g0) {
+  struct wn_kv_rows of = *rows;
+  of.k = wn_element(rows->k, g0 * rows->s_k.h, dtype);
+  of.v = wn_element(rows->v, g0 * rows->s_v.h, dtype);
+  of.sk = wn_element(rows->sk, g0 * rows->s_sk.h, dtype);
+  for (int i = 0; i < WN_SCORE_MAPS_MAX; i++) of.number[i] = wn_element(rows->number[i], g0 * rows->s_number[i].h, dtype);
+  return of;
+}
+
+/* Row `row` of head `head` (of all sequences' heads) in the array of numbers. */
+static int64_t numbers_at(const struct wn_kv_cache *c, int64_t head, int64_t row) {
+  return (head * c->shape.width + row) * c->shape.capacity;
+}
+
+/* Fills T new slots. A sum continues that over all tokens seen, in doubles, which is exact (ops.h, WN_SIGMOID_LOG): a
+ * text gives the same bits however it is cut. */
+static void numbers_put(struct wn_kv_cache *c, const struct wn_kv_rows *r, int64_t t0, int64_t T) {
+  const struct wn_kv_shape *s = &c->shape;
+  for (int64_t head = 0; head < s->B * s->Hkv; head++)
+    for (int64_t i = 0; i < s->keyed; i++) {
+      const struct wn_stride stride = r->s_number[i];
+      const int64_t from = head / s->Hkv * stride.b + head % s->Hkv * stride.h, to = numbers_at(c, head, i) + c->count;
+      double sum = c->total[head * s->keyed + i];
+      for (int64_t t = 0; t < T; t++) {
+        const double x = wn_number(r->number[i], from + (t0 + t) * stride.t, s->dtype);
+        sum += x;
+        wn_number_set(c->numbers, to + t, s->dtype, s->sums >> i & 1 ? sum : x);
+        if (s->sums) wn_number_set(c->numbers, to + t + s->keyed * s->capacity, s->dtype, x);
+      }
+    }
+}
+
+/* What the sums of a head got by n tokens, in slots from `first` on. */
+static double numbers_of(const struct wn_kv_cache *c, int64_t head, int64_t i, int64_t first, int64_t n) {
+  const int64_t at = numbers_at(c, head, c->shape.keyed + i);
+  double sum = 0;
+  for (int64_t j = first; c->shape.sums && j < first + n; j++) sum += wn_number(c->numbers, at + j, c->shape.dtype);
+  return sum;
+}
+
+/* Adds these to the sums, times `sign`. */
+static void numbers_count(struct wn_kv_cache *c, int64_t first, int64_t n, double sign) {
+  const int64_t keyed = c->shape.keyed;
+  for (int64_t x = 0; c->shape.sums && x < c->shape.B * c->shape.Hkv * keyed; x++)
+    c->total[x] += sign * numbers_of(c, x / keyed, x % keyed, first, n);
+}
+
 wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_kv_rows *r,
                              int64_t t0, int64_t T) {
   struct slots arrays[ARRAYS_MAX];
@@ -232,16 +303,19 @@ wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cac
     if (to->data == cache->sk) WN_TRY(cache_put(exec, cache, to, r->sk, r->s_sk, t0, T));
     if (to->data == cache->f) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T));
     if (to->data == cache->notes) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T));
+    if (to->data == cache->numbers) numbers_put(cache, r, t0, T);
   }
   return cache_enter_positions(exec->ctx, cache, T);
 }
 
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
+  numbers_count(cache, cache->count, T, 1);
   cache->count += T;
   cache->seen += T;
 }
 
 void wn_kv_cache_forget(struct wn_kv_cache *cache, int64_t T) {
+  numbers_count(cache, cache->count - T, T, -1);
   cache->count -= T;
   cache->seen -= T;
 }
@@ -272,6 +346,7 @@ void wn_kv_cache_undo(struct wn_kv_cache *cache, struct wn_kv_slot saved, const 
   const int n = cache_arrays_of(cache, arrays);
   const int64_t last = cache->count - 1;
   const char *at = from;
+  numbers_count(cache, last, 1, -1);
   for (int i = 0; i < n; i++)
     for (int64_t r = 0; r < arrays[i].rows; r++, at += arrays[i].bytes) {
       char *slot = cache_slot(cache, &arrays[i], r, saved.slot);
@@ -515,6 +590,8 @@ wn_status wn_kv_cache_gather(const struct wn_exec *exec, struct wn_kv_cache *fro
   struct slots a[ARRAYS_MAX], z[ARRAYS_MAX];
   const int arrays = cache_arrays_of(from, a);
   cache_arrays_of(to, z);
+  if (to->total)
+    memcpy(to->total, from->total, (size_t)(s->B * s->Hkv * s->keyed) * sizeof *to->total);
   if (n == 0) return WN_OK;
   if (!memory->host && slots) WN_TRY(memory->copy_in(exec->ctx, shown, slots, (size_t)(s->B * P * n) * sizeof *slots));
   for (int i = 0; i < arrays; i++) {
@@ -555,6 +632,11 @@ wn_status wn_kv_cache_copy(wn_context *ctx, const struct wn_kv_cache *from, int6
     for (int64_t p = 0; p < P; p++)
       memcpy(to->at + (b * P + p) * to->shape.capacity,
              from->at + ((rows ? rows[b] : b / each) * P + p) * from->shape.capacity, (size_t)count * sizeof *to->at);
+  const int64_t keyed = from->shape.keyed, totals = from->shape.Hkv * keyed;
+  for (int64_t x = 0; to->total && x < to->shape.B * totals; x++) {
+    const int64_t b = x / totals, of = (rows ? rows[b] : b / each) * totals + x % totals;
+    to->total[x] = from->total[of] - numbers_of(from, of / keyed, of % keyed, count, from->count - count);
+  }
   to->count = count;
   to->seen = from->seen - (from->count - count);
   to->sorted = from->sorted;
@@ -585,6 +667,12 @@ void wn_kv_cache_bind(const struct wn_kv_cache *cache, int64_t T, struct wn_atte
     out->sel.sk = cache->sk;
     out->sel.s_sk = (struct wn_stride){s->selections * s->capacity * s->D, s->D, s->capacity * s->D};
   }
+  int64_t keyed = 0;
+  for (struct wn_score_map *t = out->map; t < out->map + out->maps; t++)
+    if (t->kind->keyed_double) {
+      t->key = wn_element(cache->numbers, keyed++ * s->capacity, s->dtype);
+      t->s_key = (struct wn_stride){s->Hkv * s->width * s->capacity, 1, s->width * s->capacity};
+    }
   if (cache->f) {
     out->sel.f_in = cache->f;
     out->sel.f_out = cache->f;

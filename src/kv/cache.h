@@ -25,6 +25,8 @@ struct wn_kv_shape {
   wn_dtype dtype;
   int64_t selections;             /* G, the selections per sequence; 0: none */
   bool bilinear;                  /* sk */
+  int64_t keyed, width;           /* keyed maps (ops/score.h), and the numbers that a token has for them in a head */
+  uint32_t sums;                  /* bit i: map i's numbers are running sums. `width` counts what is summed too */
   int64_t groups;                 /* P, groups that evict on their own; 0: nothing is evicted */
   int64_t first_group;            /* the number of its first group in the layer */
   int64_t notes;                  /* numbers that the policy keeps per token */
@@ -42,6 +44,9 @@ struct wn_kv_cache {
   void *k, *v;                /* [B,Hkv,capacity,D] as stored: a head's tokens are contiguous, as decoding reads them */
   void *sk;                   /* [B,G,capacity,D] or NULL */
   void *f;                    /* [B,G,capacity] or NULL */
+  void *numbers;              /* [B,Hkv,width,capacity] or NULL: of map i in row i; if one is a running sum, what is
+                               * summed in row keyed+i */
+  double *total;              /* [B,Hkv,keyed], on the host: the sums over all tokens seen */
   void *notes;                /* [B,P,notes,capacity] of the policy, or NULL */
   int32_t *at;                /* [B,P,capacity] absolute positions, on the host; NULL: slot j holds position j */
   int32_t *at_shown;          /* the same in the backend's memory; the same array if that is the host's */
@@ -79,7 +84,12 @@ void wn_kv_cache_reset(struct wn_kv_cache *cache);
 struct wn_kv_rows {
   const void *k, *v, *sk; /* [B,T,Hkv,D], sk [B,T,G,D] or NULL */
   struct wn_stride s_k, s_v, s_sk;
+  const void *number[WN_SCORE_MAPS_MAX]; /* [B,T,Hkv] of the keyed maps, not summed yet */
+  struct wn_stride s_number[WN_SCORE_MAPS_MAX];
 };
+/* The rows of a call, and those of its heads from g0 on. */
+struct wn_kv_rows wn_kv_rows_of(const struct wn_attention *op);
+struct wn_kv_rows wn_kv_rows_of_heads(const struct wn_kv_rows *rows, wn_dtype dtype, int64_t g0);
 /* Writes rows t0..t0+T-1 after the tokens held. They count only after wn_kv_cache_advance. The caller has checked that
  * they fit, or made room. */
 wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_kv_rows *rows,

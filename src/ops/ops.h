@@ -338,11 +338,19 @@ struct wn_gather {
   void *y;
   struct wn_stride s_y;
 };
-/* Forward: x = 1 / (1 + exp(-x)). Backward, where x is forward's output: dx *= x (1 - x). */
+/* s(x) = 1 / (1 + exp(-x)), in place; backward gets forward's output and turns dx into the gradient of its input.
+ *   SIGMOID   x = s(x)
+ *   LOG       x = log s(x), rounded to multiples of 2^-26, so that sums of these in doubles are exact (doubles: of 2^-46,
+ *             and exact up to 128)
+ *   SUMS      x[b,t,w] = sum over u <= t of x[b,u,w], in doubles. Backward goes through LOG as well: x is sums of log
+ *             s, whose input gets the gradient */
+enum wn_sigmoid_kind { WN_SIGMOID, WN_SIGMOID_LOG, WN_SIGMOID_SUMS };
+#define WN_LOG_SIGMOID_UNIT(doubles) ((doubles) ? 0x1p-46 : 0x1p-26)
 struct wn_sigmoid {
-  int64_t n;
-  void *x;  /* [n] */
-  void *dx; /* [n] */
+  enum wn_sigmoid_kind kind;
+  int64_t n, T, W; /* SUMS: n = B T W */
+  void *x;         /* [n] */
+  void *dx;        /* [n] */
 };
 
 /* What a step reports. Sums are in double and sequential, so that every backend gives the same bits. */

@@ -23,7 +23,7 @@ void wn_walk_lay(const struct wn_exec *exec, const struct wn_evictions *op, stru
   w->notes = op->notes;
   w->oldest = op->rule.by == WN_EVICT_OLDEST;
   const bool products = w->all || w->choices > 0, beside = w->all || (w->choices > 0 && !a->sel.bilinear);
-  const bool curve = w->all && wn_score_curve(a), distance = a->relative.P > 0 || a->maps > 0 || a->span.on;
+  const bool curve = w->all && wn_walk_maps_whole(a), distance = a->relative.P > 0 || a->maps > 0 || a->span.on;
   const int64_t run = w->all ? w->heads : w->choices, reach = wn_walk_reach(a), R = WN_WALK_ROWS;
   w->scratch_bytes = wn_walk_scratch(exec, w, products);
   const struct wn_array rows[] = {
