@@ -174,6 +174,15 @@ void wn_attention_terms(const wn_attention_config *config, int64_t layer, int64_
     }
 }
 
+int64_t wn_attention_keyed(const wn_attention_config *config, int64_t kv_heads, struct wn_score_map *out) {
+  struct wn_attention call = {.H = kv_heads, .Hkv = kv_heads};
+  int64_t n = 0;
+  wn_attention_terms(config, -1, 1, &call);
+  for (const struct wn_score_map *t = call.map; t < call.map + call.maps; t++)
+    if (t->kind->keyed_double) out[n++] = *t;
+  return n;
+}
+
 bool wn_attention_has_sinks(const wn_attention_config *config) {
   struct wn_attention call = {.H = 1, .Hkv = 1};
   wn_attention_terms(config, -1, 1, &call);

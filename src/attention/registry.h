@@ -11,6 +11,7 @@
 
 struct wn_attention;  /* ops/attention.h */
 struct wn_score_kind; /* ops/score.h */
+struct wn_score_map;
 
 /* The model's shape, for a check; heads 0: not known yet. */
 struct wn_attention_shape {
@@ -210,6 +211,10 @@ wn_status wn_attention_call(wn_context *ctx, const wn_attention_config *config, 
 bool wn_attention_has_sinks(const wn_attention_config *config);
 /* Are outputs gated? */
 bool wn_attention_has_gate(const wn_attention_config *config);
+
+/* The configuration's keyed maps (ops/score.h), in the order of a call's; returns how many. */
+int64_t wn_attention_keyed(const wn_attention_config *config, int64_t kv_heads,
+                           struct wn_score_map *out /* [WN_SCORE_MAPS_MAX] */);
 
 /* Number of selections F in a layer: 0 without selective attention, else 1 or the number of key-value heads. */
 int64_t wn_attention_selections(const wn_attention_config *config, int64_t kv_heads);

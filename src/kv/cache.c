@@ -18,6 +18,13 @@ static const struct wn_memory *cache_memory(const struct wn_kv_shape *s) {
   return s->memory ? s->memory : &wn_host_memory;
 }
 
+/* Is the number of some map a running sum? */
+static bool cache_sums(const struct wn_kv_shape *s) {
+  bool sums = false;
+  for (int64_t i = 0; i < s->keyed; i++) sums = sums || s->map[i].kind->sums;
+  return sums;
+}
+
 /* Lays out the arrays. own: in the backend's memory; host: on the host. They are one and the same if the backend's
  * memory is the host's. */
 static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct wn_arrays *host,
@@ -62,14 +69,10 @@ void wn_kv_shape_of(const wn_attention_config *attention, int64_t kv_heads, int6
                               .dtype = dtype,
                               .selections = wn_attention_selections(attention, kv_heads),
                               .bilinear = attention->selective.enabled && attention->selective.bilinear};
-  struct wn_attention call = {.H = kv_heads, .Hkv = kv_heads};
-  wn_attention_terms(attention, -1, head_size, &call);
-  for (const struct wn_score_map *t = call.map; t < call.map + call.maps; t++) {
-    if (!t->kind->keyed_double) continue;
-    if (t->kind->sums) out->sums |= 1u << out->keyed;
-    out->keyed++;
-  }
-  out->width = out->keyed * (out->sums ? 2 : 1);
+  struct wn_score_map maps[WN_SCORE_MAPS_MAX];
+  out->keyed = wn_attention_keyed(attention, kv_heads, maps);
+  memcpy(out->map, maps, (size_t)out->keyed * sizeof *maps);
+  out->width = out->keyed * (cache_sums(out) ? 2 : 1);
   if (!budgets) return;
   out->groups = wn_policy_groups(budgets, kv_heads, out->selections);
   out->notes = wn_policy_notes(budgets);
@@ -142,6 +145,7 @@ struct slots {
   wn_gguf_type type; /* how it is stored */
 };
 enum { ARRAYS_MAX = 6 };
+_Static_assert((int)WN_POLICY_NUMBERS_MAX == (int)WN_SCORE_MAPS_MAX, "every map of a call");
 
 /* All arrays by slot except the positions. */
 static int cache_arrays_of(const struct wn_kv_cache *c, struct slots out[ARRAYS_MAX]) {
@@ -250,7 +254,8 @@ struct wn_kv_rows wn_kv_rows_of_heads(const struct wn_kv_rows *rows, wn_dtype dt
   of.k = wn_element(rows->k, g0 * rows->s_k.h, dtype);
   of.v = wn_element(rows->v, g0 * rows->s_v.h, dtype);
   of.sk = wn_element(rows->sk, g0 * rows->s_sk.h, dtype);
-  for (int i = 0; i < WN_SCORE_MAPS_MAX; i++) of.number[i] = wn_element(rows->number[i], g0 * rows->s_number[i].h, dtype);
+  for (int i = 0; i < WN_SCORE_MAPS_MAX; i++)
+    of.number[i] = wn_element(rows->number[i], g0 * rows->s_number[i].h, dtype);
   return of;
 }
 
@@ -271,8 +276,8 @@ static void numbers_put(struct wn_kv_cache *c, const struct wn_kv_rows *r, int64
       for (int64_t t = 0; t < T; t++) {
         const double x = wn_number(r->number[i], from + (t0 + t) * stride.t, s->dtype);
         sum += x;
-        wn_number_set(c->numbers, to + t, s->dtype, s->sums >> i & 1 ? sum : x);
-        if (s->sums) wn_number_set(c->numbers, to + t + s->keyed * s->capacity, s->dtype, x);
+        wn_number_set(c->numbers, to + t, s->dtype, s->map[i].kind->sums ? sum : x);
+        if (s->width > s->keyed) wn_number_set(c->numbers, to + t + s->keyed * s->capacity, s->dtype, x);
       }
     }
 }
@@ -281,14 +286,15 @@ static void numbers_put(struct wn_kv_cache *c, const struct wn_kv_rows *r, int64
 static double numbers_of(const struct wn_kv_cache *c, int64_t head, int64_t i, int64_t first, int64_t n) {
   const int64_t at = numbers_at(c, head, c->shape.keyed + i);
   double sum = 0;
-  for (int64_t j = first; c->shape.sums && j < first + n; j++) sum += wn_number(c->numbers, at + j, c->shape.dtype);
+  for (int64_t j = first; c->shape.width > c->shape.keyed && j < first + n; j++)
+    sum += wn_number(c->numbers, at + j, c->shape.dtype);
   return sum;
 }
 
 /* Adds these to the sums, times `sign`. */
 static void numbers_count(struct wn_kv_cache *c, int64_t first, int64_t n, double sign) {
   const int64_t keyed = c->shape.keyed;
-  for (int64_t x = 0; c->shape.sums && x < c->shape.B * c->shape.Hkv * keyed; x++)
+  for (int64_t x = 0; c->shape.width > keyed && x < c->shape.B * c->shape.Hkv * keyed; x++)
     c->total[x] += sign * numbers_of(c, x / keyed, x % keyed, first, n);
 }
 
@@ -412,23 +418,31 @@ struct wn_policy_held wn_kv_cache_held(const struct wn_kv_cache *cache, const st
                                        const struct wn_evict_rule *rule, int64_t K, int64_t row) {
   const struct wn_kv_shape *s = &cache->shape;
   const int64_t selection = s->selections > 1 ? row : row / s->groups;
-  return (struct wn_policy_held){.rule = rule,
-                                 .budgets = rule->budgets,
-                                 .layer = rule->layer,
-                                 .group = s->first_group + row % s->groups,
-                                 .count = cache->count,
-                                 .row = cache->seen,
-                                 .budget = K,
-                                 .dtype = s->dtype,
-                                 .at = cache->at + row * s->capacity,
-                                 .F = wn_element(read->f, selection * s->capacity, s->dtype),
-                                 .notes = wn_element(read->notes, row * s->notes * s->capacity, s->dtype),
-                                 .stride = s->capacity,
-                                 .heads = s->Hkv / s->groups,
-                                 .D = s->D,
-                                 .k = wn_kv_cache_rows(cache, false, read->k, row),
-                                 .v = wn_kv_cache_rows(cache, true, read->v, row),
-                                 .rows = s->dtype};
+  struct wn_policy_held held = {.rule = rule,
+                                .budgets = rule->budgets,
+                                .layer = rule->layer,
+                                .group = s->first_group + row % s->groups,
+                                .count = cache->count,
+                                .row = cache->seen,
+                                .budget = K,
+                                .dtype = s->dtype,
+                                .at = cache->at + row * s->capacity,
+                                .F = wn_element(read->f, selection * s->capacity, s->dtype),
+                                .notes = wn_element(read->notes, row * s->notes * s->capacity, s->dtype),
+                                .stride = s->capacity,
+                                .heads = s->Hkv / s->groups,
+                                .D = s->D,
+                                .k = wn_kv_cache_rows(cache, false, read->k, row),
+                                .v = wn_kv_cache_rows(cache, true, read->v, row),
+                                .rows = s->dtype,
+                                .numbers = (int)s->keyed};
+  for (int64_t i = 0; i < s->keyed; i++) {
+    const struct wn_policy_rows all = {
+        .data = cache->numbers, .head = s->width * s->capacity, .token = 1, .type = WN_GGUF_F32};
+    const int64_t first = (row * (s->Hkv / s->groups) * s->width + i) * s->capacity;
+    held.number[i] = (struct wn_policy_number){&s->map[i], wn_policy_rows_from(all, s->dtype, first)};
+  }
+  return held;
 }
 
 /* What a policy on the host sees of a group of a full cache. */
@@ -590,8 +604,7 @@ wn_status wn_kv_cache_gather(const struct wn_exec *exec, struct wn_kv_cache *fro
   struct slots a[ARRAYS_MAX], z[ARRAYS_MAX];
   const int arrays = cache_arrays_of(from, a);
   cache_arrays_of(to, z);
-  if (to->total)
-    memcpy(to->total, from->total, (size_t)(s->B * s->Hkv * s->keyed) * sizeof *to->total);
+  if (to->total) memcpy(to->total, from->total, (size_t)(s->B * s->Hkv * s->keyed) * sizeof *to->total);
   if (n == 0) return WN_OK;
   if (!memory->host && slots) WN_TRY(memory->copy_in(exec->ctx, shown, slots, (size_t)(s->B * P * n) * sizeof *slots));
   for (int i = 0; i < arrays; i++) {

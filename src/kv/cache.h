@@ -23,15 +23,15 @@
 struct wn_kv_shape {
   int64_t B, Hkv, D, capacity; /* capacity: tokens per sequence */
   wn_dtype dtype;
-  int64_t selections;             /* G, the selections per sequence; 0: none */
-  bool bilinear;                  /* sk */
-  int64_t keyed, width;           /* keyed maps (ops/score.h), and the numbers that a token has for them in a head */
-  uint32_t sums;                  /* bit i: map i's numbers are running sums. `width` counts what is summed too */
-  int64_t groups;                 /* P, groups that evict on their own; 0: nothing is evicted */
-  int64_t first_group;            /* the number of its first group in the layer */
-  int64_t notes;                  /* numbers that the policy keeps per token */
-  bool asked;                     /* the policy has functions of its own */
-  bool asked_keys, asked_values;  /* which read keys, values */
+  int64_t selections;   /* G, the selections per sequence; 0: none */
+  bool bilinear;        /* sk */
+  int64_t keyed, width; /* keyed maps (ops/score.h), and the numbers that a token has for them in a head */
+  struct wn_score_map map[WN_POLICY_NUMBERS_MAX]; /* `width` counts also what is summed, where one is a running sum */
+  int64_t groups;                                 /* P, groups that evict on their own; 0: nothing is evicted */
+  int64_t first_group;                            /* the number of its first group in the layer */
+  int64_t notes;                                  /* numbers that the policy keeps per token */
+  bool asked;                                     /* the policy has functions of its own */
+  bool asked_keys, asked_values;                  /* which read keys, values */
   wn_gguf_type k_type, v_type;    /* how k and v are stored (io/stored.h); F32: in dtype. New rows are in dtype */
   const struct wn_memory *memory; /* of keys, values and F; NULL: the host's */
 };

@@ -152,8 +152,10 @@ static wn_status budgets_refuse_policy(wn_context *ctx, wn_policy policy, const 
     const size_t n = strlen(others);
     if (wn_policy_suits(p, config)) snprintf(others + n, sizeof others - n, "%s%s", n ? ", " : "", wn_policy_name(p));
   }
-  return wn_fail(ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" needs a model with selective attention; without it: %s",
-                 wn_policy_name(policy), others);
+  return wn_fail(
+      ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" needs a model with %s; without it: %s", wn_policy_name(policy),
+      wn_policy_row(policy)->needs & WN_POLICY_NUMBERS ? "write, forget or retention gates" : "selective attention",
+      others);
 }
 
 static wn_status budgets_refuse_cache_positions(wn_context *ctx) {

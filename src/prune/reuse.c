@@ -339,9 +339,9 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const s
   /* Without evictions these masks take a path that sums distant keys differently. */
   const bool sparse = c->attention.root.enabled || c->attention.strided > 0;
   /* The numbers of keys are not kept: all positions are computed. */
-  struct wn_attention call = {.H = c->heads, .Hkv = c->kv_heads};
-  wn_attention_terms(&c->attention, -1, c->head_size, &call);
-  r->base.by_rows = pieces && !sparse && wn_score_keyed(&call) == 0 && !(wn_policy_needs(&r->budgets) & WN_POLICY_SUMS);
+  struct wn_score_map maps[WN_SCORE_MAPS_MAX];
+  r->base.by_rows = pieces && !sparse && wn_attention_keyed(&c->attention, c->kv_heads, maps) == 0 &&
+                    !(wn_policy_needs(&r->budgets) & WN_POLICY_SUMS);
   wn_status status;
   WN_TRY_GOTO(wn_alloc(ctx, "budgets", (size_t)c->layers * sizeof *r->budgets.tokens, &p), fail);
   r->budgets.tokens = p;

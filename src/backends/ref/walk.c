@@ -83,26 +83,30 @@ static struct wn_policy_rows walk_held_rows(const struct wn_walk *w, const void 
 
 /* The n oldest columns, as the rule sees them when the row at `position` comes. */
 static struct wn_policy_held walk_held(const struct wn_walk *w, int64_t n, int64_t position) {
-  return (struct wn_policy_held){.rule = &w->rule,
-                                 .budgets = w->rule.budgets,
-                                 .layer = w->rule.layer,
-                                 .group = w->op->first_group + w->group,
-                                 .count = n,
-                                 .row = position - w->first,
-                                 .budget = w->K,
-                                 .dtype = WN_F64,
-                                 .at = w->at,
-                                 .scores = w->score,
-                                 .F = w->F,
-                                 .notes = w->note,
-                                 .values = w->op->selections ? w->F : w->note,
-                                 .stride = w->a->Tk,
-                                 .heads = w->kv_heads,
-                                 .D = w->a->D,
-                                 .k = walk_held_rows(w, w->a->k, w->a->s_k, w->a->k_type),
-                                 .v = walk_held_rows(w, w->a->v, w->a->s_v, w->a->v_type),
-                                 .rows = w->dtype,
-                                 .room = w->room};
+  struct wn_policy_held held = {.rule = &w->rule,
+                                .budgets = w->rule.budgets,
+                                .layer = w->rule.layer,
+                                .group = w->op->first_group + w->group,
+                                .count = n,
+                                .row = position - w->first,
+                                .budget = w->K,
+                                .dtype = WN_F64,
+                                .at = w->at,
+                                .scores = w->score,
+                                .F = w->F,
+                                .notes = w->note,
+                                .values = w->op->selections ? w->F : w->note,
+                                .stride = w->a->Tk,
+                                .heads = w->kv_heads,
+                                .D = w->a->D,
+                                .k = walk_held_rows(w, w->a->k, w->a->s_k, w->a->k_type),
+                                .v = walk_held_rows(w, w->a->v, w->a->s_v, w->a->v_type),
+                                .rows = w->dtype,
+                                .room = w->room};
+  for (const struct wn_score_map *t = w->a->map; t < w->a->map + w->a->maps; t++)
+    if (t->kind->keyed_double)
+      held.number[held.numbers++] = (struct wn_policy_number){t, walk_held_rows(w, t->key, t->s_key, WN_GGUF_F32)};
+  return held;
 }
 
 void wn_walk_enter(struct wn_walk *w, int64_t c, int64_t key, int64_t place) {
