@@ -21,6 +21,7 @@ enum wn_choice_state {
 };
 
 struct wn_serve_trace;
+struct wn_served;
 
 struct wn_serve_choice {
   struct wn_serve_job *job;
@@ -79,7 +80,7 @@ struct wn_serve_job {
   bool admitted;            /* a choice of it has had a slot */
   bool finished, gone;      /* gone: the client has left */
   int64_t prompt_tokens;
-  const char *model;        /* its model's name, borrowed */
+  struct wn_served *served; /* its model, which stays as long as the job */
   const char *failed;       /* "error", "timeout"; NULL: it has not failed */
   struct wn_access *access; /* its line in the access log; NULL: none */
 };

@@ -357,6 +357,7 @@ static void *worker_run(void *user) {
     wn_job_destroy(job);
   }
   wn_prefix_shrink(&x.w->prefix, 0);
+  wn_worker_prefix_publish(x.w);
   return NULL;
 }
 
@@ -378,11 +379,20 @@ static void worker_room_clear(struct wn_serve_worker *w) {
   w->group = NULL, w->turns = NULL, w->writing = NULL;
 }
 
+void wn_serve_worker_open(struct wn_serve_worker *w) {
+  pthread_mutex_init(&w->lock, NULL);
+  wn_cond_init(&w->news);
+}
+
+void wn_serve_worker_close(struct wn_serve_worker *w) {
+  pthread_cond_destroy(&w->news);
+  pthread_mutex_destroy(&w->lock);
+}
+
 wn_status wn_serve_worker_start(wn_context *ctx, struct wn_serve_worker *w) {
   sigset_t all, before;
   WN_TRY(worker_room(ctx, w));
-  pthread_mutex_init(&w->lock, NULL);
-  wn_cond_init(&w->news);
+  w->stop = false;
   sigfillset(&all); /* signals are for the program's own threads */
   pthread_sigmask(SIG_SETMASK, &all, &before);
   const int failed = pthread_create(&w->thread, NULL, worker_run, w);
@@ -398,15 +408,11 @@ void wn_serve_worker_stop(struct wn_serve_worker *w) {
   pthread_cond_signal(&w->news);
   pthread_mutex_unlock(&w->lock);
   pthread_join(w->thread, NULL);
+  w->started = false;
 }
 
 void wn_serve_worker_clear(struct wn_serve_worker *w) {
-  if (w->started) {
-    pthread_cond_destroy(&w->news);
-    pthread_mutex_destroy(&w->lock);
-  }
   worker_room_clear(w);
-  w->started = false;
 }
 
 bool wn_serve_worker_add(struct wn_serve_worker *w, struct wn_serve_job *job) {
