@@ -211,6 +211,7 @@ static int serve_parse(int argc, char **argv, struct serve_request *r, struct se
     for (int i = 0; i < r->models.count; i++) list.items[list.count++] = r->models.items[i];
     code = all == 0                         ? cli_model_missing(&serve_spec)
            : all > 1 && r->load.draft_model ? cli_usage_error(serve_spec.command, "--draft-model is for one model")
+           : all == 1 && r->memory          ? cli_usage_error(serve_spec.command, "--memory is for several models")
                                             : serve_models_read(serve_spec.command, &list, r->name, models);
   }
   free(list.items);

@@ -59,8 +59,8 @@ static uint64_t model_bytes(const wn_model *model) {
   return bytes;
 }
 
-/* `fit`: of how many models the memory holds the weights; 0: no limit. */
-static void open_several(struct several *s, double fit, const wn_server_options *options) {
+/* `fit`: of how many models the memory holds the weights; 0: no limit. told: the server knows what each takes. */
+static void open_several(struct several *s, double fit, bool told, const wn_server_options *options) {
   static const char *const names[] = {"plain", "kept", "broken"};
   *s = (struct several){.ctx = context_of("cpu", 1), .own = context_of("cpu", 1)};
   pthread_mutex_init(&s->lock, NULL);
@@ -70,12 +70,14 @@ static void open_several(struct several *s, double fit, const wn_server_options 
   OK(s->own, wn_tokenizer_load(s->own, "bytes", &s->alone.tok));
   wn_server_options o = options ? *options : (wn_server_options){0};
   o.size = sizeof o;
+  const uint64_t bytes = model_bytes(s->alone.same), all[] = {bytes, bytes, bytes};
   const wn_server_models m = {.size = sizeof m,
                               .count = MODELS,
                               .names = names,
+                              .bytes = told ? all : NULL,
                               .load = on_load,
                               .user = s,
-                              .memory = (uint64_t)(fit * (double)model_bytes(s->alone.same))};
+                              .memory = (uint64_t)(fit * (double)bytes)};
   OK(s->ctx, wn_server_start_models(s->ctx, &m, &o, &s->server));
   s->port = wn_server_port(s->server);
 }
@@ -188,7 +190,7 @@ static void test_same_bits(void **state) {
     struct several s;
     struct asker askers[THREADS];
     atomic_int most = 0;
-    open_several(&s, room == 2 ? 0 : 1.5, &(wn_server_options){.slots = 4});
+    open_several(&s, room == 2 ? 0 : 1.5, true, &(wn_server_options){.slots = 4});
     for (int i = 0; i < THREADS; i++) {
       askers[i] = (struct asker){.port = s.port, .number = i, .most = &most};
       write_as(&s, "plain", i, &askers[i].expected[0]);
@@ -229,7 +231,7 @@ static void expect_answer(int port, const char *method, const char *path, const 
 static void test_names(void **state) {
   (void)state;
   struct several s;
-  open_several(&s, 0, NULL);
+  open_several(&s, 0, false, NULL);
   expect_status(s.port, 0, "unloaded");
   char *answer = post(s.port, "/v1/completions", "{\"model\":\"a\",\"prompt\":\"b\"}");
   assert_int_equal(status_of(answer), 404);
@@ -258,7 +260,7 @@ static void test_loading(void **state) {
   (void)state;
   struct several s;
   struct written expected;
-  open_several(&s, 0, &(wn_server_options){.queue = 2});
+  open_several(&s, 0, false, &(wn_server_options){.queue = 2});
   write_as(&s, "kept", 7, &expected);
   free(post(s.port, "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":1}"));
   set_gate(&s, true);
@@ -291,7 +293,7 @@ static void test_broken(void **state) {
   struct several s;
   char status[20];
   bool failed;
-  open_several(&s, 0, NULL);
+  open_several(&s, 0, false, NULL);
   for (int i = 0; i < 3; i++)
     expect_answer(s.port, "POST", "/v1/completions", "{\"model\":\"broken\",\"prompt\":\"a\"}", 500,
                   "the model \\\"broken\\\" cannot be loaded");
@@ -301,7 +303,7 @@ static void test_broken(void **state) {
   expect_answer(s.port, "POST", "/v1/completions", "{\"model\":\"plain\",\"prompt\":\"a\",\"max_tokens\":1}", 200,
                 "usage");
   close_several(&s);
-  open_several(&s, 0.5, NULL); /* none fits; this is known only once it has been loaded */
+  open_several(&s, 0.5, false, NULL); /* none fits; this is known only once it has been loaded */
   expect_answer(s.port, "POST", "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":1}", 500, "cannot be loaded");
   status_in(s.port, 0, status, &failed);
   assert_true(!strcmp(status, "unloaded") && failed);
@@ -312,9 +314,9 @@ static void test_broken(void **state) {
 static void test_busy(void **state) {
   (void)state;
   struct several s;
-  open_several(&s, 1.5, &(wn_server_options){.slots = 4});
+  open_several(&s, 1.5, true, &(wn_server_options){.slots = 4});
   const int first = begin(s.port, "{\"model\":\"plain\",\"prompt\":\"a\",\"max_tokens\":3000,\"n\":2,\"stream\":true}");
-  wait_for(s.port, "running", 1);
+  wait_for(s.port, "running", 2);
   const int other = begin(s.port, "{\"model\":\"kept\",\"prompt\":\"a\",\"max_tokens\":1}");
   expect_status(s.port, 1, "loading");
   const int again = begin(s.port, "{\"model\":\"plain\",\"prompt\":\"a\",\"max_tokens\":1}");
@@ -339,7 +341,7 @@ static void test_stop(void **state) {
   (void)state;
   struct several s;
   pthread_t opener;
-  open_several(&s, 0, NULL);
+  open_several(&s, 0, false, NULL);
   set_gate(&s, true);
   char *body = body_of("kept", 1);
   const int waits[] = {begin(s.port, body), begin(s.port, body)};

@@ -670,10 +670,8 @@ static void test_clients_that_leave(void **state) {
     }
     nanosleep(&(struct timespec){.tv_nsec = round * 3000000}, NULL);
     for (int i = 0; i < 8; i++) close(s[i]);
-    wait_for(p.port, "requests", 0);
-    assert_int_equal(slot_number(p.port, "running"), 0);
-    assert_int_equal(slot_number(p.port, "waiting"), 0);
-    assert_int_equal(slot_number(p.port, "cache_bytes"), 0);
+    static const char *const counts[] = {"requests", "running", "waiting", "cache_bytes"};
+    for (int i = 0; i < 4; i++) wait_for(p.port, counts[i], 0); /* a request may arrive after its client has left */
   }
   const int silent = ask_connect(p.port);
   assert_int_equal(write(silent, request, strlen(request)), strlen(request));
