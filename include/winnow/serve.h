@@ -63,7 +63,7 @@ typedef struct wn_server_options {
                           as "https://chat.example"; "*": all; NULL: none */
   int draft; /* wn_generate_options.draft_tokens of answers; 0: none. Those that are written at the same time share
                 them */
-  wn_model *draft_model; /* wn_generate_options.draft_model; its sessions are not counted in cache_memory; NULL: none */
+  wn_model *draft_model; /* wn_generate_options.draft_model; its caches count in cache_memory; NULL: none */
   bool pin_system;       /* system messages are pinned (wn_session_pin) in requests that do not say what is */
   /* The access log: called by a thread of the server with whole lines of JSON, one for each request that has ended, and
    * a NUL after them. NULL: there is none. */

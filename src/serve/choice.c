@@ -295,7 +295,7 @@ void wn_choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   c->job->running--;
   pthread_mutex_lock(&w->lock);
   w->counts.running--;
-  w->counts.cache_bytes -= c->cache_bytes;
+  w->counts.cache_bytes -= c->cache_bytes + c->draft_bytes;
   w->counts.completion_tokens += (uint64_t)c->tokens;
   w->counts.drafted += (uint64_t)c->drafted, w->counts.accepted += (uint64_t)c->accepted;
   pthread_mutex_unlock(&w->lock);

@@ -31,15 +31,15 @@ struct wn_serve_choice {
   enum wn_choice_state state;
   wn_session *session;
   wn_generation *generation;
-  wn_constraint *constraint; /* NULL: any text */
-  uint64_t cache_bytes;
-  wn_text_stream *echo;           /* decodes the prompt's tokens while they are scored */
-  int64_t scored;                 /* tokens of the prompt that have been scored */
-  int64_t cached;                 /* tokens of the prompt that were known and not read (prefix.h) */
-  struct wn_prefix_places places; /* places of the prompt at which the state is still to be kept */
-  double *sums;                   /* [C] sums of states, for an embedding */
-  int64_t tokens;                 /* tokens of the answer */
-  int64_t timed;                  /* those whose time has been counted; when the last of them was drawn */
+  wn_constraint *constraint;         /* NULL: any text */
+  uint64_t cache_bytes, draft_bytes; /* of its cache, and of the draft model's for it */
+  wn_text_stream *echo;              /* decodes the prompt's tokens while they are scored */
+  int64_t scored;                    /* tokens of the prompt that have been scored */
+  int64_t cached;                    /* tokens of the prompt that were known and not read (prefix.h) */
+  struct wn_prefix_places places;    /* places of the prompt at which the state is still to be kept */
+  double *sums;                      /* [C] sums of states, for an embedding */
+  int64_t tokens;                    /* tokens of the answer */
+  int64_t timed;                     /* those whose time has been counted; when the last of them was drawn */
   double timed_at;
   int64_t drafted, accepted; /* tokens guessed, and those of them that are the answer's */
   int64_t *kept;             /* [layers] tokens that its session held at the end; NULL: it had none */
