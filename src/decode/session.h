@@ -98,6 +98,8 @@ int64_t wn_session_place_before(int64_t position); /* the last place up to the p
 
 /* wn_session_create_with, of a session that holds everything (`whole`): without budgets. */
 wn_status wn_session_create_whole(wn_context *ctx, wn_model *model, int64_t capacity, wn_session **out);
+/* wn_session_kv_bytes of such a session. */
+wn_status wn_session_plan_whole(wn_context *ctx, const wn_model *model, int64_t capacity, size_t *bytes);
 /* Takes back the last n tokens of such a session. In a model with selections F keeps what they selected. */
 void wn_session_take_back(struct wn_session *s, int64_t n);
 
