@@ -193,8 +193,8 @@ wn_status wn_model_origin_read(wn_context *ctx, const char *path, wn_model_origi
  * full disk at any moment leaves either the old model or the new one. Other files of the folder stay. tok may be NULL:
  * no tokenizer is written. */
 wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokenizer *tok, const char *dir);
-/* NULL is allowed. Sessions keep the model's memory until the last of them is destroyed; nothing else may be made with
- * it. */
+/* NULL is allowed. Sessions, their groups and trainers keep the model's memory until the last of them is destroyed;
+ * nothing else may be made with it. */
 void wn_model_destroy(wn_model *model);
 
 /* The configuration, owned by the model. */
