@@ -161,6 +161,7 @@ static wn_status session_copy(wn_context *ctx, struct wn_session *to, const stru
   if (from->logits_known) WN_TRY(copy_rows(to, to->logits, from->logits, V, copy));
   to->logits_known = from->logits_known;
   to->position = from->position;
+  to->cut = from->cut;
   to->counted = to->counts && from->counted;
   to->broken = false;
   return WN_OK;
