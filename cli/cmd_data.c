@@ -1,4 +1,4 @@
-/* winnow data prepare: makes token files from text, .jsonl and .jsonl.gz. */
+/* winnow data prepare: makes token files from text and JSON lines. */
 #include "cmd.h"
 
 #include <inttypes.h>
@@ -37,7 +37,8 @@ static const struct cli_option prepare_options[] = {
 static const struct cli_spec prepare_spec = {
     .command = "winnow data prepare",
     .summary =
-        "Turns text into token files for training. FILE is UTF-8 text, or .jsonl with a text field; .gz of either.\n"
+        "Turns text into token files for training. FILE is UTF-8 text, or .jsonl with a text field; .gz or .zst of\n"
+        "either; or a folder of .txt and .jsonl files, also packed, which are read in the order of their paths.\n"
         "Documents are split between training, validation and test by a hash of the seed and their number.",
     CLI_TABLE(prepare_options),
     .positional = "FILE...",

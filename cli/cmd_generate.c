@@ -26,7 +26,7 @@ struct request {
   struct cli_dialogue dialogue;
   struct cli_format format;
   struct cli_counts counts;
-  const char *prompt, *prompt_file, *config, *jsonl, *out;
+  const char *prompt, *prompt_file, *config, *jsonl, *out, *load_state, *save_state;
   struct cli_list stop;
   int64_t tokens;
   bool ignore_end, chat;
@@ -84,7 +84,10 @@ static void generate_clear(struct run *g) {
 }
 
 static int generate_encode_prompt(wn_context *ctx, struct run *g, const char *prompt, size_t bytes) {
-  const wn_status status = wn_prompt_encode(ctx, g->in.tok, prompt, bytes, &g->ids, &g->prompt_count);
+  const wn_status status =
+      g->request->load_state
+          ? wn_tokenizer_encode(ctx, g->in.tok, prompt, bytes, false, false, &g->ids, &g->prompt_count)
+          : wn_prompt_encode(ctx, g->in.tok, prompt, bytes, &g->ids, &g->prompt_count);
   return status == WN_OK ? 0 : cli_error("the prompt: %s", wn_context_error(ctx));
 }
 
@@ -151,7 +154,8 @@ static int generate_open_session(wn_context *ctx, const struct request *r, struc
                                       .cache = g->in.budgets.cache,
                                       .counts = r->counts.file != NULL,
                                       .control_marks = g->control != NULL};
-  const wn_status status = wn_session_create_with(ctx, g->in.model, &options, &g->session);
+  wn_status status = wn_session_create_with(ctx, g->in.model, &options, &g->session);
+  if (status == WN_OK && r->load_state) status = wn_session_load(ctx, g->session, r->load_state);
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
 
@@ -173,7 +177,7 @@ static int generate_prepare(wn_context *ctx, struct request *r, struct run *g, s
     return cli_error("the prompt has %zu tokens with its end; the encoder of %s reads at most %" PRId64,
                      g->prompt_count, r->load.model, config->encoder.context);
   const int64_t fed = g->encodes ? 1 : (int64_t)g->prompt_count; /* tokens fed before the first one is drawn */
-  int64_t capacity = fed + r->tokens;
+  int64_t capacity = r->load_state && !g->encodes ? config->context : fed + r->tokens;
   if (config->position == WN_POS_LEARNED) {
     if (fed > config->context)
       return cli_error("the prompt has %zu tokens; %s has learned positions for %" PRId64, g->prompt_count,
@@ -415,6 +419,8 @@ static const struct cli_option generate_options[] = {
     CLI_TOKENIZER_OPTION(struct request, load.tokenizer),
     CLI_OPTION(struct request, config, "config", "FILE",
                "the recipe of an encoder-decoder, for its sentinels; else the checkpoint's"),
+    CLI_OPTION(struct request, load_state, "load-state", "FILE", "continues the text whose state --save-state wrote"),
+    CLI_OPTION(struct request, save_state, "save-state", "FILE", "writes what the cache holds at the end"),
     CLI_OPTION(struct request, tokens, "tokens", "N", "the most tokens to draw", .min = 0, .max = 1 << 24),
     CLI_SAMPLING_OPTIONS(struct request, sampling),
     CLI_DRAFT_OPTION(struct request, sampling.draft),
@@ -444,6 +450,8 @@ static int generate_check_options(const struct request *r, int code) {
   if (code != CLI_GO) return code;
   if (r->prompt && r->prompt_file) return cli_usage_error(command, "--prompt and --prompt-file exclude each other");
   if (r->out && !strcmp(r->out, "-")) return cli_usage_error(command, "--out: expected a file");
+  if (r->jsonl && (r->load_state || r->save_state))
+    return cli_usage_error(command, "--load-state and --save-state are for one text, without --jsonl");
   if (!r->jsonl != !r->out) return cli_usage_error(command, "--jsonl and --out go together");
   const char *document = r->jsonl && r->prompt ? strstr(r->prompt, "{document}") : NULL;
   if (r->jsonl && (!document || strstr(document + 1, "{document}")))
@@ -466,6 +474,8 @@ static int generate_once(wn_context *ctx, struct request *r, struct run *g) {
   cli_signals_begin(ctx);
   code = generate_draw(ctx, r, g);
   cli_signals_end();
+  if (!code && r->save_state && wn_session_save(ctx, g->session, r->save_state) != WN_OK)
+    code = cli_error("--save-state: %s", wn_context_error(ctx));
   if (!code) code = generate_report(ctx, r, g);
   return !code && g->interrupted ? CLI_INTERRUPTED : code;
 }

@@ -12,19 +12,27 @@
 #include "args.h"
 #include "files.h"
 #include "load.h"
+#include "serve_models.h"
 #include "signals.h"
 #include "ui.h"
 
 struct serve_request {
   struct cli_common common;
   struct cli_loading load;
-  const char *host, *name, *key_file, *access_log, *cache_memory, *prefix_memory, *origins, *pin;
+  struct cli_list models;
+  const char *host, *name, *key_file, *access_log, *memory, *cache_memory, *prefix_memory, *origins, *pin;
   int64_t port, context, slots, queue, connections, draft;
   double timeout;
 };
 
 static const struct cli_option serve_options[] = {
-    CLI_MODEL_OPTION(struct serve_request, load.model),
+    CLI_OPTION(
+        struct serve_request, models, "model", "[NAME=]DIR",
+        "the checkpoint (or as an argument); several: requests choose by name, each is loaded when it is wanted"),
+    CLI_OPTION(
+        struct serve_request, memory, "memory", "BYTES",
+        "of several models' weights, each with --cache-memory, else --prefix-memory: the least recently used one "
+        "leaves; else no limit"),
     CLI_CHECK_OPTION(struct serve_request, load.check),
     CLI_WEIGHTS_OPTION(struct serve_request, load.weights),
     CLI_ADAPTER_OPTION(struct serve_request, load.adapter),
@@ -74,15 +82,6 @@ static const struct cli_spec serve_spec = {
     CLI_OPTIONAL("[MODEL]"),
     .epilog = "Ctrl-C stops it. SIGHUP opens the access log again and reads the file of keys again."};
 
-/* The model's name as one line of UTF-8 for JSON and terminals: a file's name may be any bytes. */
-static const char *serve_name(const struct serve_request *r, char *buffer, size_t bytes) {
-  wn_line_escape(r->name ? r->name : r->load.model, buffer, bytes);
-  if (r->name) return buffer;
-  for (size_t n = strlen(buffer); n > 1 && buffer[n - 1] == '/';) buffer[--n] = 0;
-  const char *slash = strrchr(buffer, '/');
-  return slash && slash[1] ? slash + 1 : buffer;
-}
-
 /* Takes the keys that the file has now; if it is bad the old ones stay, and one line says so. */
 static void serve_read_keys(const struct serve_request *r, wn_server *server) {
   wn_context *ctx; /* the other one is the server's */
@@ -120,15 +119,20 @@ static int serve_bytes(const char *name, const char *text, uint64_t *out) {
   return CLI_GO;
 }
 
+/* The limits in bytes. */
+struct serve_limits {
+  uint64_t memory, cache, prefix;
+};
+
 /* Serves until a signal comes. */
-static int serve_answer(wn_context *ctx, const struct serve_request *r, const struct cli_loaded *in, const char *keys,
-                        struct cli_access_file *log, uint64_t cache_memory, uint64_t prefix_memory) {
-  char name[4096];
+static int serve_answer(wn_context *ctx, const struct serve_request *r, struct serve_models *models,
+                        const struct cli_loaded *in, const char *keys, struct cli_access_file *log,
+                        const struct serve_limits *limits) {
   wn_server *server;
   const wn_server_options options = {.size = sizeof options,
                                      .address = r->host,
                                      .port = (int)r->port,
-                                     .name = serve_name(r, name, sizeof name),
+                                     .name = models->names[0],
                                      .api_key = keys,
                                      .context = r->context,
                                      .slots = (int)r->slots,
@@ -140,24 +144,36 @@ static int serve_answer(wn_context *ctx, const struct serve_request *r, const st
                                      .origins = r->origins,
                                      .access = r->access_log ? cli_access_file_write : NULL,
                                      .access_user = log,
-                                     .cache_memory = cache_memory,
-                                     .prefix_memory = prefix_memory,
+                                     .cache_memory = limits->cache,
+                                     .prefix_memory = limits->prefix,
                                      .budgets = in->budgets.layers > 0 ? &in->budgets : NULL,
                                      .pin_system = !strcmp(r->pin, "system"),
                                      .cache = in->budgets.cache};
   cli_signals_begin(ctx);
-  const wn_status status = wn_server_start(ctx, in->model, in->tok, &options, &server);
+  const wn_server_models several = {.size = sizeof several,
+                                    .count = models->count,
+                                    .names = (const char *const *)models->names,
+                                    .bytes = models->bytes,
+                                    .load = serve_models_load,
+                                    .user = models,
+                                    .memory = limits->memory};
+  const wn_status status = models->count > 1 ? wn_server_start_models(ctx, &several, &options, &server)
+                                             : wn_server_start(ctx, in->model, in->tok, &options, &server);
   if (status != WN_OK) {
     cli_signals_end();
     return cli_fail(ctx, status);
   }
   const bool six = strchr(r->host, ':') != NULL;
-  if (r->common.json)
-    cli_print_json(json_pack("{s:o, s:i, s:o}", "host", cli_text(r->host), "port", wn_server_port(server), "model",
-                             cli_text(options.name)));
-  else
-    printf("serving %s at http://%s%s%s:%d\n", options.name, six ? "[" : "", r->host, six ? "]" : "",
-           wn_server_port(server));
+  if (r->common.json) {
+    json_t *names = json_array();
+    for (int i = 0; i < models->count; i++) json_array_append_new(names, cli_text(models->names[i]));
+    cli_print_json(json_pack("{s:o, s:i, s:o, s:o}", "host", cli_text(r->host), "port", wn_server_port(server), "model",
+                             cli_text(options.name), "models", names));
+  } else {
+    printf("serving ");
+    for (int i = 0; i < models->count; i++) printf("%s%s", i ? ", " : "", models->names[i]);
+    printf(" at http://%s%s%s:%d\n", six ? "[" : "", r->host, six ? "]" : "", wn_server_port(server));
+  }
   fflush(stdout);
   if (r->key_file || r->access_log) cli_signals_begin_reload();
   serve_wait(ctx, r, server, log);
@@ -167,17 +183,39 @@ static int serve_answer(wn_context *ctx, const struct serve_request *r, const st
   return 0;
 }
 
-static int serve_run(wn_context *ctx, const struct serve_request *r, const struct cli_loaded *in) {
+static int serve_run(wn_context *ctx, const struct serve_request *r, struct serve_models *models,
+                     const struct cli_loaded *in) {
   struct cli_access_file log = {0};
   char *keys = NULL;
-  uint64_t cache_memory = 0, prefix_memory = 0;
-  int code = serve_bytes("cache-memory", r->cache_memory, &cache_memory);
-  if (code == CLI_GO) code = serve_bytes("prefix-memory", r->prefix_memory, &prefix_memory);
+  struct serve_limits limits = {0};
+  int code = serve_bytes("memory", r->memory, &limits.memory);
+  if (code == CLI_GO) code = serve_bytes("cache-memory", r->cache_memory, &limits.cache);
+  if (code == CLI_GO) code = serve_bytes("prefix-memory", r->prefix_memory, &limits.prefix);
   if (code == CLI_GO && r->key_file) code = cli_read_lines(ctx, r->key_file, &keys);
   if (code == CLI_GO && r->access_log) code = cli_access_file_open(&log, r->access_log);
-  if (code == CLI_GO) code = serve_answer(ctx, r, in, keys, &log, cache_memory, prefix_memory);
+  if (code == CLI_GO) code = serve_answer(ctx, r, models, in, keys, &log, &limits);
   cli_access_file_close(&log);
   wn_text_free(keys);
+  return code;
+}
+
+/* The argument, and every --model. */
+static int serve_parse(int argc, char **argv, struct serve_request *r, struct serve_models *models) {
+  struct cli_list given = {0};
+  int code = cli_parse(&serve_spec, argc, argv, r, &given);
+  const int all = given.count + r->models.count;
+  struct cli_list list = {.items = calloc((size_t)all + 1, sizeof(char *))};
+  if (code == CLI_GO && !list.items) code = cli_error("out of memory");
+  if (code == CLI_GO) {
+    for (int i = 0; i < given.count; i++) list.items[list.count++] = given.items[i];
+    for (int i = 0; i < r->models.count; i++) list.items[list.count++] = r->models.items[i];
+    code = all == 0                         ? cli_model_missing(&serve_spec)
+           : all > 1 && r->load.draft_model ? cli_usage_error(serve_spec.command, "--draft-model is for one model")
+           : all == 1 && r->memory          ? cli_usage_error(serve_spec.command, "--memory is for several models")
+                                            : serve_models_read(serve_spec.command, &list, r->name, models);
+  }
+  free(list.items);
+  cli_list_clear(&given);
   return code;
 }
 
@@ -192,15 +230,21 @@ int cmd_serve(int argc, char **argv) {
                             .queue = 64,
                             .connections = 512,
                             .timeout = 600};
+  struct serve_models models = {.common = &r.common, .load = &r.load};
   struct cli_loaded in = {0};
   wn_context *ctx = NULL;
-  int code = cli_parse_model(&serve_spec, argc, argv, &r, true, &r.load.model);
+  int code = serve_parse(argc, argv, &r, &models);
   if (code == CLI_GO) code = cli_budgets_check(serve_spec.command, &r.load.budgets);
   if (code == CLI_GO) code = cli_context_open(&r.common, &ctx);
-  if (!code) code = cli_load(ctx, serve_spec.command, &r.common, &r.load, true, &in);
-  if (!code) code = serve_run(ctx, &r, &in);
+  if (!code && models.count == 1) {
+    r.load.model = models.paths[0];
+    code = cli_load(ctx, serve_spec.command, &r.common, &r.load, true, &in);
+  }
+  if (!code) code = serve_run(ctx, &r, &models, &in);
   cli_loaded_clear(&in);
   wn_context_destroy(ctx);
+  serve_models_clear(&models);
+  cli_list_clear(&r.models);
   cli_list_clear(&r.load.attention.sets);
   return code;
 }

@@ -1,5 +1,6 @@
 #include "files.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -60,6 +61,22 @@ FILE *cli_open_output(const char *path) {
   FILE *out = fopen(path, "we");
   if (!out) cli_error("%s: %s", path, strerror(errno));
   return out;
+}
+
+uint64_t cli_weights_bytes(const char *path) {
+  static const char end[] = ".safetensors";
+  struct stat st;
+  uint64_t bytes = 0;
+  if (stat(path, &st) != 0) return 0;
+  if (!S_ISDIR(st.st_mode)) return (uint64_t)st.st_size;
+  DIR *folder = opendir(path);
+  for (const struct dirent *e; folder && (e = readdir(folder));) {
+    const size_t n = strlen(e->d_name), m = sizeof end - 1;
+    if (n > m && !strcmp(e->d_name + n - m, end) && fstatat(dirfd(folder), e->d_name, &st, 0) == 0)
+      bytes += (uint64_t)st.st_size;
+  }
+  if (folder) closedir(folder);
+  return bytes;
 }
 
 FILE *cli_open_append(const char *path) {

@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <winnow/context.h>
 
@@ -21,6 +22,8 @@ int cli_make_folder(const char *path);
 /* Opens a file for writing line by line; NULL after reporting. */
 FILE *cli_open_output(const char *path);
 
+/* The bytes of a file, or of the safetensors files in a folder; 0: there is none. */
+uint64_t cli_weights_bytes(const char *path);
 /* Opens a file that only its owner and group may read, for lines at its end; NULL: errno says why not. */
 FILE *cli_open_append(const char *path);
 /* Creates a new file that only its owner may read; NULL: it exists or could not be created. */

@@ -30,7 +30,7 @@ target_compile_options(winnow_emulated_avx512 PRIVATE -O1 -mavx2 -mfma -mf16c -W
 # No other sanitizer sees these kernels: an overflow of whole numbers ends the program.
 target_compile_options(winnow_emulated_avx512 PRIVATE -fsanitize=signed-integer-overflow -fsanitize-undefined-trap-on-error)
 target_compile_definitions(winnow_emulated_avx512 PRIVATE WN_HAVE_ONEDNN=${ONEDNN_ON} WN_HAVE_LIBXSMM=${LIBXSMM_ON}
-                           WN_HAVE_ZLIB=${ZLIB_ON})
+                           WN_HAVE_ZLIB=${ZLIB_ON} WN_HAVE_ZSTD=${ZSTD_ON})
 foreach(test ops/test_packed ops/test_packed_bf16 ops/test_packed_strips ops/test_rows_apart ops/test_products
         ops/test_product_amx ops/test_op_backends ops/test_op_bf16 ops/test_cpu_ops ops/test_experts
         ops/test_attention_backends ops/test_attention_bf16 ops/test_attention_stored ops/test_attention_look

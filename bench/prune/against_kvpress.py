@@ -4,7 +4,7 @@
 Usage: bench/prune/against_kvpress.py [--python PYTHON] [--library build/libwinnow.so]
            [--work FOLDER] [--prompt 4096] [--tokens 256] [--budgets 256,512] [--threads 1,2] [--rounds 3] [--only
            TEXT,TEXT]
-           [--realtime] [--out FILE.json]
+           [--folder FOLDER] [--realtime] [--out FILE.json]
        bench/prune/against_kvpress.py [--python PYTHON] --quality CHECKPOINT --data VAL.bin [--prompt 384] [--tokens
        128]
            [--budgets 64,128] [--texts 32] [--library ...] [--only TEXT,TEXT] [--out FILE.json]
@@ -19,6 +19,8 @@ holds (VmHWM) after the model is loaded and has seen a short text; "over the mod
 that time.
 --quality: takes a trained checkpoint of Llama's shape and texts of a token file (llm.c), and measures the perplexity of
 the given tokens after the prompt with the same methods.
+--folder: a folder of transformers' files in place of the random weights, which both sides load. --only once has what is
+published as one compression at the context's end: the same tokens stay on both sides.
 --realtime: runs the methods at real-time priority (root), on a machine with other work.
 """
 import argparse, json, math, os, statistics, subprocess, sys, time
@@ -40,7 +42,10 @@ WAYS = {
     "streaming-rotated-prompt": ("rotated", None, 0, "sdpa"),
     "observed-prompt": ("observed", None, 0, "eager"),
 }
-OURS = {"full": None, "tova": "tova", "streaming": "streaming", "h2o": "h2o", "window": "window"}
+OURS = {"full": None, **{name: {"policy": name} for name in ("tova", "streaming", "h2o", "window")}}
+ONCE = {"policy": "knorm", "when": "prompt", "per_kv_head": True}
+for name, own in {"knorm": ONCE, "keydiff": {**ONCE, "policy": "keydiff"}, **{m: {**ONCE, "method": m} for m in ("snapkv", "tova", "expected")}}.items():
+    WAYS[name + "-once"], OURS[name + "-once"] = (name, None, 0, "sdpa"), own
 
 def make_model(folder, context):
     """A checkpoint of random weights, scaled like a new model's."""
@@ -92,13 +97,15 @@ def our_child(a):
     def ok(status):
         if status: sys.exit(lib.wn_context_error(ctx).decode())
     class Options(ctypes.Structure):
-        _fields_ = [("threads", ctypes.c_int), ("backend", ctypes.c_char_p), ("log", ctypes.c_void_p), ("user", ctypes.c_void_p)]
-    ok(lib.wn_context_create(ctypes.byref(Options(a.thread, b"cpu", None, None)), ctypes.byref(ctx)))
+        _fields_ = [("size", ctypes.c_size_t), ("threads", ctypes.c_int), ("backend", ctypes.c_char_p), ("log", ctypes.c_void_p),
+                    ("user", ctypes.c_void_p), ("dead_keys", ctypes.c_double), ("exact_rows", number), ("pre", ctypes.c_char_p)]
+    options = Options(size=ctypes.sizeof(Options), threads=a.thread, backend=b"cpu")
+    ok(lib.wn_context_create(ctypes.byref(options), ctypes.byref(ctx)))
     ok(lib.wn_model_load(ctx, a.model.encode(), ctypes.byref(model)))
     def open_session(capacity):
         if OURS[a.way]:
             path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"winnow-budgets-{os.getpid()}.json")
-            with open(path, "w") as f: json.dump({"policy": OURS[a.way], "tokens": [a.budget] * c["layers"]}, f)
+            with open(path, "w") as f: json.dump({**OURS[a.way], "tokens": [a.budget] * c.get("layers", c.get("num_hidden_layers"))}, f)
             lib.wn_budgets_init(budgets)
             ok(lib.wn_budgets_load(ctx, path.encode(), budgets))
             os.remove(path)
@@ -123,24 +130,26 @@ def our_child(a):
     open_session(32)
     for _ in range(2): feed(numpy.arange(16))
     lib.wn_session_destroy(session)
-    loaded, tokens = forget_peak(), numpy.random.default_rng(1).integers(MODEL["vocab_size"], size=a.prompt)
+    loaded, tokens = forget_peak(), numpy.random.default_rng(1).integers(c["vocab_size"], size=a.prompt)
     if a.realtime: hurry()
     start = time.perf_counter()
     open_session(a.prompt + a.tokens)
     feed(tokens)
+    ok(lib.wn_session_compress(ctx, session))
     prefill, steps = time.perf_counter() - start, []
     for n in range(a.tokens):
         start = time.perf_counter()
         feed([int(logits.argmax())])
         steps.append(time.perf_counter() - start)
     print(json.dumps({"prefill_seconds": prefill, "tokens_per_second": 1 / statistics.median(steps), "loaded": loaded,
-                      "peak": resident("VmHWM"), "held_at_end": a.budget if OURS[a.way] else a.prompt + a.tokens,
+                      "peak": resident("VmHWM"),
+                      "held_at_end": a.prompt + a.tokens if not OURS[a.way] else a.budget + (a.tokens if "once" in a.way else 0),
                       "kv_bytes": lib.wn_session_kv_bytes(session)}))
 
 def child(a):
     """Runs one of kvpress's methods in this process. JSON on standard output."""
     os.environ["OMP_NUM_THREADS"] = str(a.thread)
-    import contextlib, logging, torch
+    import contextlib, logging, numpy, torch
     logging.disable(logging.WARNING)
     torch.set_num_threads(a.thread)
     from transformers import AutoModelForCausalLM, DynamicCache
@@ -150,7 +159,9 @@ def child(a):
     prompt_press, decoding_press, interval, attention = WAYS[a.way]
     ratio = 1 - a.budget / a.prompt
     def press(name, ratio):
-        if name == "tova": return kv.TOVAPress(compression_ratio=ratio)
+        once = {"tova": kv.TOVAPress, "knorm": kv.KnormPress, "keydiff": kv.KeyDiffPress, "expected": kv.ExpectedAttentionPress}
+        if name in once: return once[name](compression_ratio=ratio)
+        if name == "snapkv": return kv.SnapKVPress(compression_ratio=ratio, window_size=32, kernel_size=5)
         if name == "streaming": return kv.StreamingLLMPress(compression_ratio=ratio, n_sink=4)
         if name == "rotated": return kv.KeyRerotationPress(press=kv.StreamingLLMPress(compression_ratio=ratio, n_sink=4))
         return kv.ObservedAttentionPress(compression_ratio=ratio)
@@ -187,7 +198,7 @@ def child(a):
             return print(json.dumps({"loss": statistics.fmean(map(statistics.fmean, losses)), "tokens": a.texts * a.tokens}))
         for _ in range(2): model(torch.arange(16)[None], logits_to_keep=1)
         loaded = forget_peak()
-        tokens = torch.randint(MODEL["vocab_size"], (1, a.prompt), generator=torch.Generator().manual_seed(1))
+        tokens = torch.from_numpy(numpy.random.default_rng(1).integers(model.config.vocab_size, size=(1, a.prompt)))
         if a.realtime: hurry()
         steps = follow(tokens, None)
         held = max(cache.get_seq_length(l) for l in range(len(cache)))
@@ -207,7 +218,7 @@ def run(a, side, model, way, budget, threads):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in {"python": "", "library": os.path.join(ROOT, "build", "libwinnow.so"), "work": "",
-                        "budgets": "256,512", "threads": "1,2", "only": "", "out": "", "model": "", "way": "", "quality": "", "data": ""}.items():
+                        "budgets": "256,512", "threads": "1,2", "only": "", "out": "", "model": "", "way": "", "quality": "", "data": "", "folder": ""}.items():
         p.add_argument("--" + name, default=value)
     for name, value in {"prompt": 4096, "tokens": 256, "rounds": 3, "budget": 0, "thread": 1, "texts": 32}.items():
         p.add_argument("--" + name, type=int, default=value)
@@ -227,11 +238,13 @@ def main():
     model, exported = os.path.join(work, "model"), os.path.join(work, "llama")
     here = os.path.dirname(os.path.abspath(__file__))
     if a.quality: model, a.rounds, a.threads = a.quality, 1, a.threads.split(",")[0]
+    elif a.folder: model = exported = a.folder
     else: make_model(model, a.prompt + a.tokens + 8)
-    check = subprocess.run([a.python, os.path.join(here, "../../tools/export-llama.py"), model, exported, "--check", a.library],
-                           stdout=subprocess.PIPE, text=True)
-    print(check.stdout.strip())
-    if check.returncode: return sys.exit("the models differ")
+    if not a.folder:
+        check = subprocess.run([a.python, os.path.join(here, "../../tools/export-llama.py"), model, exported, "--check", a.library],
+                               stdout=subprocess.PIPE, text=True)
+        print(check.stdout.strip())
+        if check.returncode: return sys.exit("the models differ")
     rows = []
     for threads in map(int, a.threads.split(",")):
         for budget in map(int, a.budgets.split(",")):
@@ -253,6 +266,6 @@ def main():
                       f"{(middle['peak'] - middle['loaded']) / 2**20:7.1f} MiB  cache {middle['kv_bytes'] / 2**20:6.1f} MiB",
                       flush=True)
     if a.out:
-        with open(a.out, "w") as f: json.dump({"model": a.quality or MODEL, "prompt": a.prompt, "tokens": a.tokens, "rows": rows}, f, indent=1); f.write("\n")
+        with open(a.out, "w") as f: json.dump({"model": a.quality or a.folder or MODEL, "prompt": a.prompt, "tokens": a.tokens, "rows": rows}, f, indent=1); f.write("\n")
 
 if __name__ == "__main__": main()

@@ -15,7 +15,8 @@ WN_STABLE_BEGIN
 /* The inputs of wn_data_prepare and their split; wn_data_prepare_options_init sets the defaults. */
 typedef struct wn_data_prepare_options {
   size_t size;               /* sizeof the struct (context.h) */
-  const char *const *inputs; /* .txt (or any other name), .jsonl, .jsonl.gz */
+  const char *const *inputs; /* .txt (or any other name), .jsonl, either also packed (.gz, .zst); or folders of such
+                                files, which are read in the order of their paths */
   int input_count;
   const char *field;     /* the text field of JSON lines; default "text" */
   const char *tokenizer; /* as wn_tokenizer_load takes it */

@@ -193,8 +193,8 @@ wn_status wn_model_origin_read(wn_context *ctx, const char *path, wn_model_origi
  * full disk at any moment leaves either the old model or the new one. Other files of the folder stay. tok may be NULL:
  * no tokenizer is written. */
 wn_status wn_model_save(wn_context *ctx, const wn_model *model, const wn_tokenizer *tok, const char *dir);
-/* NULL is allowed. Sessions keep the model's memory until the last of them is destroyed; nothing else may be made with
- * it. */
+/* NULL is allowed. Sessions, their groups and trainers keep the model's memory until the last of them is destroyed;
+ * nothing else may be made with it. */
 void wn_model_destroy(wn_model *model);
 
 /* The configuration, owned by the model. */
@@ -379,6 +379,18 @@ wn_status wn_session_kept(wn_context *ctx, const wn_session *session, int64_t se
 /* The most bytes that the caches have had together since the session was created or reset: while a context is read, and
  * while a compression has a layer's old and new cache. */
 size_t wn_session_peak_bytes(const wn_session *session);
+/* Writes what the session holds to a file, and reads it back into a session that was created with the same options, of
+ * the same model, loaded in the same way on the same kind of processor. It then continues with the same bits as the one
+ * that was saved; only the counts of wn_session_counts are not known until a token is fed. Capacities may differ as for
+ * wn_session_copy. The file has the model's fingerprint, sizes and checksums. WN_ERR_CONFIG names the first thing that
+ * differs, WN_ERR_FORMAT what is wrong with the file; the session is then as it was. WN_ERR_UNSUPPORTED: sessions that
+ * have encoded inputs, or whose budgets have a method, an allot other than uniform, `critical`, or a policy of the
+ * caller's own. */
+wn_status wn_session_save(wn_context *ctx, const wn_session *session, const char *path);
+wn_status wn_session_load(wn_context *ctx, wn_session *session, const char *path);
+/* Takes back all tokens from `position` on, 0 to wn_session_position; then feed what follows. WN_ERR_UNSUPPORTED where
+ * a layer no longer knows what it held: after an eviction, with selective attention, under a policy that keeps sums. */
+wn_status wn_session_cut(wn_context *ctx, wn_session *session, int64_t position);
 /* The share of wn_session_kv_bytes that the tokens held now take; the rest is room for later tokens. */
 size_t wn_session_held_bytes(const wn_session *session);
 

@@ -63,7 +63,7 @@ typedef struct wn_server_options {
                           as "https://chat.example"; "*": all; NULL: none */
   int draft; /* wn_generate_options.draft_tokens of answers; 0: none. Those that are written at the same time share
                 them */
-  wn_model *draft_model; /* wn_generate_options.draft_model; its sessions are not counted in cache_memory; NULL: none */
+  wn_model *draft_model; /* wn_generate_options.draft_model; its caches count in cache_memory; NULL: none */
   bool pin_system;       /* system messages are pinned (wn_session_pin) in requests that do not say what is */
   /* The access log: called by a thread of the server with whole lines of JSON, one for each request that has ended, and
    * a NUL after them. NULL: there is none. */
@@ -79,6 +79,26 @@ typedef struct wn_server wn_server;
  * cannot listen on the address. */
 wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const wn_server_options *options,
                           wn_server **out);
+
+/* Models that a server loads when requests name them. */
+typedef struct wn_server_models {
+  size_t size;              /* sizeof the struct (context.h) */
+  int count;                /* 1 to 256 */
+  const char *const *names; /* [count] borrowed for the call */
+  const uint64_t *bytes; /* [count] what the weights of each will take, where that is known (0: not), until it has been
+                            loaded once; borrowed for the call; NULL: nothing is known */
+  /* Loads a model with its tokenizer into a context of its own, which then belong to the server, also after an error;
+   * and sets budgets of requests without their own, if there are any, and the caches' format (budgets->cache). Called
+   * by one thread of the server. */
+  wn_status (*load)(void *user, int model, wn_context **ctx, wn_model **out, wn_tokenizer **tok, wn_budgets *budgets);
+  void *user;
+  uint64_t memory; /* bytes that weights together with each model's cache_memory (else prefix_memory) may take: the
+                      least recently used model leaves when it has no requests; 0: no limit */
+} wn_server_models;
+/* The same server with several models; name, budgets and draft_model of the options are not used. A request waits while
+ * its model is loaded. ctx stays the caller's, and its log says what cannot be loaded. */
+wn_status wn_server_start_models(wn_context *ctx, const wn_server_models *models, const wn_server_options *options,
+                                 wn_server **out);
 int wn_server_port(const wn_server *server);
 /* Replaces the keys, as in wn_server_options.api_key; requests that have been admitted go on. On error the old ones
  * stay. ctx is the caller's, not the server's; any thread may call it. */

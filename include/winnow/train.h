@@ -172,7 +172,7 @@ WN_EXPERIMENTAL_BEGIN
 /* One step at a time, nothing saved: for benchmarks, tests and other programs. */
 typedef struct wn_trainer wn_trainer;
 wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_config *config, wn_trainer **out);
-void wn_trainer_destroy(wn_trainer *trainer); /* NULL is allowed; the model is not destroyed */
+void wn_trainer_destroy(wn_trainer *trainer); /* NULL is allowed; the model stays, for which it counts as a session */
 /* tokens, targets: [accumulate*batch, context]; doc_start likewise or NULL. Where the context has joined other
  * processes (dist.h), all pass the same arrays and each takes its parts. Allocates nothing, with one exception: with
  * segment recurrence, a step whose update moved a layer's widest span across a multiple of 64 tokens allocates at its

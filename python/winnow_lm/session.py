@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._library import Handle, Text, choice, ffi, first_of, int32, lib, options_of, pointer, put, rows_of
+from ._library import (
+    Handle, PathLike, Text, choice, ffi, first_of, int32, lib, options_of, path_bytes, pointer, put, rows_of,
+)
 from .budgets import BudgetSpec, Options, PolicyLike, Room
 from .errors import ArgumentError
 
@@ -239,6 +241,19 @@ class Session:
     def restore(self, snapshot: "Session") -> None:
         """Goes back (or over) to a snapshot of the same model, budgets and cache; what was fed since is forgotten."""
         self.model._context.call(lib.wn_session_copy, self._raw, snapshot._raw)
+
+    def save(self, path: PathLike) -> None:
+        """Writes what the session holds to a file, for load()."""
+        self._call(lib.wn_session_save, path_bytes(path))
+
+    def load(self, path: PathLike) -> None:
+        """Takes over a state that save() wrote: of the same model, loaded in the same way, and a session with the same options.
+        What was fed is forgotten. A file that is damaged or of another session is refused, and changes nothing."""
+        self._call(lib.wn_session_load, path_bytes(path))
+
+    def cut(self, position: int) -> None:
+        """Takes back all tokens from `position` on; not after evictions, nor with selective attention."""
+        self._call(lib.wn_session_cut, position)
 
     def reset(self) -> None:
         """Forgets everything."""

@@ -13,6 +13,9 @@
 #if WN_HAVE_ZLIB
 #include <zlib.h>
 #endif
+#if WN_HAVE_ZSTD
+#include <zstd.h>
+#endif
 #include "backends/backends.h"
 #include "backends/cpu/cpu.h"
 
@@ -65,8 +68,8 @@ const char *const *wn_backend_names(void) {
   return names;
 }
 
-static char texts[5][64];
-static const char *libraries[6];
+static char texts[6][64];
+static const char *libraries[7];
 
 static void fill_libraries(void) {
   int n = 0;
@@ -81,6 +84,9 @@ static void fill_libraries(void) {
   snprintf(texts[n++], sizeof texts[0], "utf8proc %s", utf8proc_version());
 #if WN_HAVE_ZLIB
   snprintf(texts[n++], sizeof texts[0], "zlib %s", zlibVersion());
+#endif
+#if WN_HAVE_ZSTD
+  snprintf(texts[n++], sizeof texts[0], "zstd %s", ZSTD_versionString());
 #endif
   for (int i = 0; i < n; i++) libraries[i] = texts[i];
 }

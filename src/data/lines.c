@@ -1,23 +1,27 @@
-/* Lines of mapped files, gzip files and pipes; see lines.h. */
+/* Lines of mapped files, packed files and pipes; see lines.h. */
 #include "data/lines.h"
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/open.h"
+#include "base/text.h"
 #include "data/inflate.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-#define LINE_LIMIT ((size_t)256 << 20) /* a longer line of a gzip file is refused */
+#define LINE_LIMIT ((size_t)256 << 20) /* a longer line of a packed file is refused */
 
-/* A pipe may carry gzip data or text. */
 static wn_status lines_open_inflated(wn_context *ctx, int fd, struct wn_lines *l) {
   WN_TRY(wn_inflate_open(ctx, l->path, fd, &l->stream));
   l->capacity = (size_t)1 << 18;
   return WN_ALLOC(ctx, "line", l->capacity, &l->buffer);
 }
 
-wn_status wn_lines_open(wn_context *ctx, const char *path, bool gzip, struct wn_lines *l) {
+const char *wn_lines_packed(const char *path) {
+  return wn_ends_with(path, ".gz") ? "gzip" : wn_ends_with(path, ".zst") ? "zstd" : NULL;
+}
+
+wn_status wn_lines_open(wn_context *ctx, const char *path, struct wn_lines *l) {
   *l = (struct wn_lines){.path = strcmp(path, "-") ? path : "standard input"};
   int fd;
   bool regular;
@@ -30,10 +34,12 @@ wn_status wn_lines_open(wn_context *ctx, const char *path, bool gzip, struct wn_
   WN_TRY(wn_map_open(ctx, path, &l->map));
   l->file_bytes = l->map.bytes;
   if (l->map.bytes == 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the file is empty", path);
-  if (!gzip) return WN_OK;
-  bool magic = l->map.bytes >= 2 && l->map.data[0] == 0x1F && l->map.data[1] == 0x8B;
+  const char *named = wn_lines_packed(path);
+  if (!named) return WN_OK;
+  const char *kind = wn_inflate_kind(l->map.data, l->map.bytes);
   wn_map_close(&l->map);
-  if (!magic) return wn_fail(ctx, WN_ERR_FORMAT, "%s: not gzip data, in spite of its name", path);
+  if (!kind || strcmp(kind, named))
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: not %s data, in spite of its name", path, named);
   WN_TRY(wn_open_file(ctx, path, &fd, &bytes));
   return lines_open_inflated(ctx, fd, l);
 }

@@ -13,6 +13,7 @@
 #include "base/options.h"
 #include "base/rng.h"
 #include "base/text.h"
+#include "data/inputs.h"
 #include "data/lines.h"
 #include "data/token_file.h"
 #include "text/tokenizer.h"
@@ -36,6 +37,7 @@ struct job {
   struct wn_folder folder;
   wn_context *ctx;
   const wn_data_prepare_options *o;
+  struct wn_inputs inputs;
   wn_tokenizer *tok;
   int32_t separator[1];   /* without bos: the token that ends a document */
   struct split splits[3]; /* train, val, test */
@@ -55,10 +57,6 @@ void wn_data_prepare_options_init(wn_data_prepare_options *options, size_t size)
   const wn_data_prepare_options defaults = {
       .field = "text", .val_fraction = VAL_FRACTION, .document_break = "file", .layout = "llmc"};
   wn_options_default(&defaults, sizeof defaults, options, size);
-}
-
-static bool prepare_is_jsonl(const char *path) {
-  return wn_ends_with(path, ".jsonl") || wn_ends_with(path, ".jsonl.gz");
 }
 
 /* left: bytes of the current line that are not yet encoded. */
@@ -160,7 +158,7 @@ static void warn_of_json(const struct job *j, const struct wn_lines *l, const ch
   if (json_is_string(json_object_get(object, j->o->field)))
     wn_log(j->ctx, WN_LOG_WARNING,
            "%s: its first line is a JSON object with \"%s\", and it is read as plain text: JSON lines are files whose "
-           "names end in .jsonl or .jsonl.gz",
+           "names end in .jsonl, packed ones in .jsonl.gz or .jsonl.zst",
            l->path, j->o->field);
   json_decref(object);
 }
@@ -246,12 +244,11 @@ static wn_status prepare_jsonl(struct job *j, struct wn_lines *l) {
 }
 
 static wn_status prepare_file(struct job *j, const char *path) {
-  bool gzip = wn_ends_with(path, ".gz");
   struct wn_lines l;
-  wn_status status = wn_lines_open(j->ctx, path, gzip, &l);
+  wn_status status = wn_lines_open(j->ctx, path, &l);
   if (status == WN_OK) {
     if (wn_path_is_stream(path)) j->files_total += l.file_bytes; /* standard input may be a regular file */
-    status = prepare_is_jsonl(path) ? prepare_jsonl(j, &l) : prepare_text(j, &l);
+    status = wn_input_is_jsonl(path) ? prepare_jsonl(j, &l) : prepare_text(j, &l);
   }
   if (status == WN_OK) status = prepare_report(j, &l, 0);
   j->files_done += l.file_bytes;
@@ -288,9 +285,11 @@ static wn_status check_by_place(struct job *j) {
         "splits by byte counts are for the tokenizer \"bytes\"; this one is \"%s\", whose tokens a cut could "
         "break",
         wn_tokenizer_kind(j->tok));
-  for (int i = 0; i < o->input_count; i++)
-    if (wn_ends_with(o->inputs[i], ".gz") || prepare_is_jsonl(o->inputs[i]) || wn_path_is_stream(o->inputs[i]))
-      return wn_fail(j->ctx, WN_ERR_ARGUMENT, "%s: splits by byte counts take plain files as they are", o->inputs[i]);
+  for (size_t i = 0; i < j->inputs.count; i++) {
+    const char *path = j->inputs.paths[i];
+    if (wn_lines_packed(path) || wn_input_is_jsonl(path) || wn_path_is_stream(path))
+      return wn_fail(j->ctx, WN_ERR_ARGUMENT, "%s: splits by byte counts take plain files as they are", path);
+  }
   uint64_t held;
   if (__builtin_add_overflow(o->val_bytes, o->test_bytes, &held) || held >= j->files_total)
     return wn_fail(j->ctx, WN_ERR_ARGUMENT,
@@ -308,16 +307,17 @@ static wn_status prepare_by_place(struct job *j) {
                             j->files_total};
   int32_t ids[PIECE];
   int k = 0;
-  for (int i = 0; i < o->input_count; i++) {
+  for (size_t i = 0; i < j->inputs.count; i++) {
+    const char *path = j->inputs.paths[i];
     struct wn_map map;
-    WN_TRY(wn_map_open(j->ctx, o->inputs[i], &map));
+    WN_TRY(wn_map_open(j->ctx, path, &map));
     wn_status status = WN_OK;
     for (size_t at = 0; at < map.bytes && status == WN_OK;) {
       while (k < 2 && j->bytes == ends[k]) k++;
       uint64_t n = map.bytes - at < PIECE ? map.bytes - at : PIECE;
       if (n > ends[k] - j->bytes) n = ends[k] - j->bytes;
       if (n == 0) { /* the file is now shorter than when its size was read */
-        status = wn_fail(j->ctx, WN_ERR_IO, "%s: the file changes while it is read", o->inputs[i]);
+        status = wn_fail(j->ctx, WN_ERR_IO, "%s: the file changes while it is read", path);
         break;
       }
       for (uint64_t t = 0; t < n; t++) ids[t] = map.data[at + t];
@@ -326,7 +326,7 @@ static wn_status prepare_by_place(struct job *j) {
       j->bytes += n;
       at += n;
       if (status == WN_OK && wn_context_cancelled(j->ctx))
-        status = wn_fail(j->ctx, WN_ERR_CANCELLED, "%s: cancelled", o->inputs[i]);
+        status = wn_fail(j->ctx, WN_ERR_CANCELLED, "%s: cancelled", path);
       if (o->progress && (at == map.bytes || (j->bytes >> 20) != ((j->bytes - n) >> 20)))
         o->progress(o->user, j->bytes, j->files_total);
     }
@@ -336,7 +336,7 @@ static wn_status prepare_by_place(struct job *j) {
   }
   for (int s = 0; s < 3; s++) j->splits[s].documents = j->splits[s].bytes > 0;
   if (j->bytes == j->files_total) return WN_OK;
-  return wn_fail(j->ctx, WN_ERR_IO, "%s: the file changes while it is read", o->inputs[o->input_count - 1]);
+  return wn_fail(j->ctx, WN_ERR_IO, "%s: the file changes while it is read", j->inputs.paths[j->inputs.count - 1]);
 }
 
 /* --- all steps --- */
@@ -369,10 +369,10 @@ static wn_status prepare_check_options(struct job *j) {
 
 /* Checks that every input exists before anything is written. */
 static wn_status prepare_check_inputs(struct job *j) {
-  for (int i = 0; i < j->o->input_count; i++) {
+  for (size_t i = 0; i < j->inputs.count; i++) {
     struct wn_lines l;
-    if (wn_path_is_stream(j->o->inputs[i])) continue; /* a stream can be read only once */
-    wn_status status = wn_lines_open(j->ctx, j->o->inputs[i], wn_ends_with(j->o->inputs[i], ".gz"), &l);
+    if (wn_path_is_stream(j->inputs.paths[i])) continue; /* a stream can be read only once */
+    wn_status status = wn_lines_open(j->ctx, j->inputs.paths[i], &l);
     j->files_total += l.file_bytes;
     wn_lines_close(&l);
     WN_TRY(status);
@@ -399,8 +399,8 @@ static wn_status check_splits(struct job *j, const uint64_t *documents /* [3] */
 static wn_status check_files_as_documents(struct job *j) {
   uint64_t documents[3] = {0};
   if (j->breaks != BREAK_FILE) return WN_OK;
-  for (int i = 0; i < j->o->input_count; i++) {
-    if (prepare_is_jsonl(j->o->inputs[i])) return WN_OK;
+  for (size_t i = 0; i < j->inputs.count; i++) {
+    if (wn_input_is_jsonl(j->inputs.paths[i])) return WN_OK;
     documents[split_of(j->o, (uint64_t)i)]++;
   }
   return check_splits(j, documents);
@@ -409,8 +409,8 @@ static wn_status check_files_as_documents(struct job *j) {
 static wn_status check_result(struct job *j) {
   if (j->documents == 0)
     return wn_fail(j->ctx, WN_ERR_FORMAT, "%s%s: no text in it",
-                   strcmp(j->o->inputs[0], "-") ? j->o->inputs[0] : "standard input",
-                   j->o->input_count > 1 ? " and the others" : "");
+                   strcmp(j->inputs.paths[0], "-") ? j->inputs.paths[0] : "standard input",
+                   j->inputs.count > 1 ? " and the others" : "");
   return check_splits(j, (uint64_t[3]){j->splits[0].documents, j->splits[1].documents, j->splits[2].documents});
 }
 
@@ -461,6 +461,7 @@ static wn_status prepare_run(struct job *j) {
   WN_TRY(prepare_check_options(j));
   WN_TRY(check_no_model(j));
   WN_TRY(wn_tokenizer_load(j->ctx, o->tokenizer, &j->tok));
+  WN_TRY(wn_inputs_list(j->ctx, o->inputs, o->input_count, &j->inputs));
   WN_TRY(prepare_check_inputs(j));
   WN_TRY(is_by_place(o) ? check_by_place(j) : check_files_as_documents(j));
   WN_TRY(wn_folder_begin(j->ctx, o->out_dir, &j->folder));
@@ -479,7 +480,7 @@ static wn_status prepare_run(struct job *j) {
   if (is_by_place(o)) {
     WN_TRY(prepare_by_place(j));
   } else {
-    for (int i = 0; i < o->input_count; i++) WN_TRY(prepare_file(j, o->inputs[i]));
+    for (size_t i = 0; i < j->inputs.count; i++) WN_TRY(prepare_file(j, j->inputs.paths[i]));
     WN_TRY(check_result(j));
   }
   for (int k = 0; k < splits; k++) WN_TRY(wn_token_writer_commit(j->ctx, &j->splits[k].writer));
@@ -508,6 +509,7 @@ wn_status wn_data_prepare(wn_context *ctx, const wn_data_prepare_options *option
   for (int k = 0; k < 3; k++) wn_token_writer_abort(&j.splits[k].writer);
   wn_folder_abort(&j.folder);
   wn_ids_clear(&j.ids);
+  wn_inputs_clear(&j.inputs);
   wn_free(j.text);
   wn_tokenizer_destroy(j.tok);
   return status;

@@ -221,7 +221,7 @@ static wn_status batch_hand_out(const struct batch *b, const struct wn_feed *f, 
   if (guesses > 0) WN_TRY(memory->copy(s->ctx, x->logits, logits + V, guesses * V));
   s->position += (int64_t)last + 1;
   s->counted = s->counts != NULL;
-  s->broken = false;
+  s->broken = s->cut = false;
   s->logits_known = b->logits && f->logits && feed_is_apart(f);
   if (!s->logits_known) return WN_OK;
   WN_TRY(memory->copy(s->ctx, s->logits, logits, V));

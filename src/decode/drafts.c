@@ -9,15 +9,23 @@
  * take without a rest. */
 enum { MATCH_LEAST = 2, MATCH_SURE = 5, MATCH_MOST = 16, WISH_FIRST = 3 };
 
+/* The capacity of the draft model's session for a text of so many tokens. */
+static int64_t drafts_room(const wn_model *model, int64_t tokens) {
+  const wn_model_config *c = &model->config;
+  const int64_t room = tokens + WN_DRAFT_MAX;
+  return c->position == WN_POS_LEARNED && room > c->context ? c->context : room;
+}
+
+wn_status wn_drafts_plan_bytes(wn_context *ctx, const wn_model *model, int64_t tokens, size_t *bytes) {
+  return wn_session_plan_whole(ctx, model, drafts_room(model, tokens), bytes);
+}
+
 /* Opens the draft model's session. */
 static wn_status drafts_open_model(struct wn_generation *g, struct wn_drafts *d) {
   wn_model *model = g->o->draft_model;
-  const wn_model_config *c = &model->config;
-  const int64_t room = d->capacity + WN_DRAFT_MAX;
-  WN_TRY(WN_ALLOC(g->ctx, "text of drafts", room, &d->read));
-  WN_TRY(WN_ALLOC(g->ctx, "logits of drafts", c->vocab_size, &d->logits));
-  return wn_session_create_whole(g->ctx, model, c->position == WN_POS_LEARNED && room > c->context ? c->context : room,
-                                 &d->model);
+  WN_TRY(WN_ALLOC(g->ctx, "text of drafts", d->capacity + WN_DRAFT_MAX, &d->read));
+  WN_TRY(WN_ALLOC(g->ctx, "logits of drafts", model->config.vocab_size, &d->logits));
+  return wn_session_create_whole(g->ctx, model, drafts_room(model, d->capacity), &d->model);
 }
 
 wn_status wn_drafts_open(struct wn_generation *g) {

@@ -27,6 +27,8 @@ struct wn_drafts {
   float *logits;                  /* [V] its */
 };
 
+/* What the cache of a draft model takes for a text of so many tokens, prompt and answer. */
+wn_status wn_drafts_plan_bytes(wn_context *ctx, const wn_model *model, int64_t tokens, size_t *bytes);
 /* Opens and closes the drafts of a generation whose options want them. */
 wn_status wn_drafts_open(struct wn_generation *g);
 void wn_drafts_close(struct wn_generation *g);

@@ -194,7 +194,7 @@ wn_status wn_session_score_next(wn_context *ctx, wn_session *s, const int32_t *t
   const int64_t V = s->model->config.vocab_size;
   wn_scores out;
   if (n < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "score: no targets");
-  if (s->position == 0 || s->broken)
+  if (s->position == 0 || s->broken || s->cut)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "score: the session has seen no token that another could follow");
   WN_TRY(score_check(ctx, s, targets, s->B * n, scores, &out));
   WN_TRY(wn_session_last_logits(s));

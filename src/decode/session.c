@@ -128,10 +128,10 @@ wn_status wn_session_check_options(wn_context *ctx, const struct wn_model *model
                  why);
 }
 
-wn_status wn_session_plan_bytes(wn_context *ctx, const struct wn_model *model, const wn_session_options *o,
-                                int64_t tokens, size_t *bytes) {
+static wn_status session_plan(wn_context *ctx, const struct wn_model *model, const wn_session_options *o, bool whole,
+                              int64_t tokens, size_t *bytes) {
   const wn_budgets *budgets = o->budgets && o->budgets->layers > 0 ? o->budgets : NULL;
-  struct wn_session s = {.ctx = ctx, .model = model, .B = o->sequences, .capacity = o->capacity};
+  struct wn_session s = {.ctx = ctx, .model = model, .B = o->sequences, .capacity = o->capacity, .whole = whole};
   WN_TRY(wn_session_check_options(ctx, model, o, &s.attention));
   s.cache = session_format(model, &s.attention, budgets, o->cache);
   if (budgets) s.budgets = *budgets; /* borrowed */
@@ -140,6 +140,11 @@ wn_status wn_session_plan_bytes(wn_context *ctx, const struct wn_model *model, c
   wn_free(s.first);
   wn_free(s.reach);
   return status;
+}
+
+wn_status wn_session_plan_bytes(wn_context *ctx, const struct wn_model *model, const wn_session_options *options,
+                                int64_t tokens, size_t *bytes) {
+  return session_plan(ctx, model, options, false, tokens, bytes);
 }
 
 wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out) {
@@ -250,10 +255,19 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   return session_create(ctx, model, options, false, out);
 }
 
+static wn_session_options session_whole(int64_t capacity) {
+  return (wn_session_options){
+      .size = sizeof(wn_session_options), .sequences = 1, .capacity = capacity, .cache = WN_CACHE_AUTO};
+}
+
 wn_status wn_session_create_whole(wn_context *ctx, wn_model *model, int64_t capacity, wn_session **out) {
-  const wn_session_options options = {
-      .size = sizeof options, .sequences = 1, .capacity = capacity, .cache = WN_CACHE_AUTO};
+  const wn_session_options options = session_whole(capacity);
   return session_create(ctx, model, &options, true, out);
+}
+
+wn_status wn_session_plan_whole(wn_context *ctx, const wn_model *model, int64_t capacity, size_t *bytes) {
+  const wn_session_options options = session_whole(capacity);
+  return session_plan(ctx, model, &options, true, capacity, bytes);
 }
 
 void wn_session_destroy(wn_session *s) {

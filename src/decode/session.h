@@ -44,6 +44,7 @@ struct wn_session {
   bool whole;                    /* layers with windows hold everything too, so that tokens can be taken back */
   wn_attention_config attention; /* the model's attention, with the session's own threshold */
   bool broken;                   /* a piece failed halfway: some caches have its tokens, others not */
+  bool cut;                      /* taken back to a place, and nothing fed since: the last state is not known */
   bool compressed;               /* the context has ended (wn_session_compress) */
   size_t peak;                   /* the most bytes that the caches had together */
   wn_budgets budgets;            /* layers 0: none */
@@ -98,6 +99,8 @@ int64_t wn_session_place_before(int64_t position); /* the last place up to the p
 
 /* wn_session_create_with, of a session that holds everything (`whole`): without budgets. */
 wn_status wn_session_create_whole(wn_context *ctx, wn_model *model, int64_t capacity, wn_session **out);
+/* wn_session_kv_bytes of such a session. */
+wn_status wn_session_plan_whole(wn_context *ctx, const wn_model *model, int64_t capacity, size_t *bytes);
 /* Takes back the last n tokens of such a session. In a model with selections F keeps what they selected. */
 void wn_session_take_back(struct wn_session *s, int64_t n);
 
@@ -124,6 +127,8 @@ int64_t wn_session_room(const struct wn_session *s, int64_t tokens);
 wn_status wn_session_make_room(struct wn_session *s, int64_t T, int64_t *now);
 /* While scratch is measured, growing caches pretend to be as large as they may become. */
 void wn_session_pretend(struct wn_session *s, bool large);
+/* Moves the tokens of part i to a cache of another capacity, unless it has that one. */
+wn_status wn_session_set_capacity(struct wn_session *s, int64_t i, int64_t capacity);
 /* Gives caches that grow the capacities of `from`, of whose tokens they will be copies. */
 wn_status wn_session_follow_capacities(struct wn_session *s, const struct wn_session *from);
 

@@ -33,9 +33,9 @@ static wn_status compress_swap(struct wn_session *s, int64_t i, struct wn_kv_cac
   return status;
 }
 
-/* Moves the tokens of part i to a cache of another capacity. */
-static wn_status compress_move(struct wn_session *s, int64_t i, int64_t capacity) {
+wn_status wn_session_set_capacity(struct wn_session *s, int64_t i, int64_t capacity) {
   struct wn_kv_cache to;
+  if (s->caches[i].shape.capacity == capacity) return WN_OK;
   WN_TRY(compress_allocate(s, i, capacity, &to));
   return compress_swap(s, i, &to, wn_kv_cache_copy(s->ctx, &s->caches[i], s->caches[i].count, NULL, &to));
 }
@@ -44,7 +44,7 @@ wn_status wn_session_follow_capacities(struct wn_session *s, const struct wn_ses
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
     const struct wn_kv_cache *other = &from->caches[i];
     const int64_t capacity = wn_session_grows(from, i) ? wn_session_room(s, other->count) : other->shape.capacity;
-    if (wn_session_follows(s, i) && s->caches[i].shape.capacity != capacity) WN_TRY(compress_move(s, i, capacity));
+    if (wn_session_follows(s, i)) WN_TRY(wn_session_set_capacity(s, i, capacity));
   }
   s->compressed = from->compressed;
   return WN_OK;
@@ -151,7 +151,7 @@ wn_status wn_session_make_room(struct wn_session *s, int64_t T, int64_t *now) {
     for (int64_t i = s->first[l]; i < s->first[l + 1]; i++) {
       const struct wn_kv_cache *cache = &s->caches[i];
       if (wn_session_grows(s, i) && cache->count + more > cache->shape.capacity)
-        WN_TRY(compress_move(s, i, wn_session_room(s, cache->count + more)));
+        WN_TRY(wn_session_set_capacity(s, i, wn_session_room(s, cache->count + more)));
       if (s->budgets.when != WN_WHEN_EVERY || s->parts[i].kind != WN_LAYER_BUDGET) continue;
       if (cache->count == cache->shape.capacity) WN_TRY(compress_layer(s, l));
       const int64_t room = cache->shape.capacity - cache->count;

@@ -61,22 +61,29 @@ static bool copy_shares(const struct wn_session *to, const struct wn_session *fr
          wn_session_shares_reading(from, &to->budgets);
 }
 
+/* What the two were created with that differs; NULL: nothing. */
+static const char *copy_difference(const struct wn_session *to, const struct wn_session *from) {
+  const int64_t L = from->model->config.layers;
+  if (to->model != from->model) return "models";
+  if (!wn_session_same_threshold(&to->attention, &from->attention)) return "thresholds (tau)";
+  if (to->cache != from->cache) return "cache formats";
+  if (!to->marks != !from->marks || !to->control != !from->control) return "control_marks";
+  if (!to->history != !from->history) return "capacities: one alone is longer than longrope's original context";
+  if (wn_session_dynamic_rows(to) != wn_session_dynamic_rows(from))
+    return "capacities, on which the angles of the rope scaling \"dynamic\" depend";
+  if (copy_shares(to, from)) return NULL;
+  if (!copy_budgets_agree(&to->budgets, &from->budgets)) return "budgets (tokens, policy or options)";
+  if (to->first[L] != from->first[L]) return "budgets of key-value heads";
+  for (int64_t i = 0; i < from->first[L]; i++)
+    if (!wn_session_part_agrees(to, i, &from->parts[i], &from->caches[i].shape))
+      return "budgets, or capacities of which one is shorter than a budget or window";
+  return NULL;
+}
+
 static wn_status copy_check(wn_context *ctx, const struct wn_session *to, const struct wn_session *from) {
   if (from->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: the last feed of the one to copy failed");
-  const int64_t L = from->model->config.layers;
-  const bool shares = to->model == from->model && copy_shares(to, from);
-  bool same = to->model == from->model && wn_session_same_threshold(&to->attention, &from->attention) &&
-              to->cache == from->cache && (shares || copy_budgets_agree(&to->budgets, &from->budgets)) &&
-              (shares || to->first[L] == from->first[L]) && !to->history == !from->history &&
-              wn_session_dynamic_rows(to) == wn_session_dynamic_rows(from) && !to->marks == !from->marks &&
-              !to->control == !from->control;
-  for (int64_t i = 0; same && !shares && i < from->first[L]; i++)
-    same = wn_session_part_agrees(to, i, &from->parts[i], &from->caches[i].shape);
-  if (!same)
-    return wn_fail(
-        ctx, WN_ERR_ARGUMENT,
-        "session: the two were not created with the same model, budgets, threshold, control_marks and cache format, or "
-        "one is too short for a budget, a window, or the longrope or dynamic positions of the other");
+  const char *differs = copy_difference(to, from);
+  if (differs) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: the two were created with different %s", differs);
   if (from->position > to->capacity)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: %lld tokens cannot be copied to a session of %lld",
                    (long long)from->position, (long long)to->capacity);
@@ -154,6 +161,7 @@ static wn_status session_copy(wn_context *ctx, struct wn_session *to, const stru
   if (from->logits_known) WN_TRY(copy_rows(to, to->logits, from->logits, V, copy));
   to->logits_known = from->logits_known;
   to->position = from->position;
+  to->cut = from->cut;
   to->counted = to->counts && from->counted;
   to->broken = false;
   return WN_OK;

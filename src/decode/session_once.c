@@ -85,6 +85,7 @@ wn_status wn_session_once_join(wn_context *ctx, struct wn_session *s, const wn_b
   struct wn_once_options options;
   struct wn_session_collected *c;
   if (!s->once) WN_TRY(once_open(ctx, s)); /* a compression reads the factor on logits in any case */
+  s->once->joined = true;
   once_options(other, &options);
   if (!other->method || once_find(s->once, wn_once_at(other->method - 1), &options)) return WN_OK;
   WN_TRY(WN_ALLOC(ctx, "a method", 1, &c));
@@ -93,22 +94,63 @@ wn_status wn_session_once_join(wn_context *ctx, struct wn_session *s, const wn_b
   return once_collect(ctx, s, other, c);
 }
 
+/* ---- scores that are known ---- */
+
+static void once_forget(struct wn_session_collected *c) {
+  struct wn_session_scores *known = c->known;
+  c->known = NULL;
+  if (!known || --known->users > 0) return;
+  wn_arrays_clear(&known->arrays);
+  wn_free(known);
+}
+
+static void once_forget_all(struct wn_session *s) {
+  for (struct wn_session_collected *c = s->once ? &s->once->own : NULL; c; c = c->next) once_forget(c);
+}
+
+/* Shares the scores of what `from` has read, n tokens. */
+static wn_status once_know(wn_context *ctx, const wn_model_config *m, int64_t n, struct wn_session_collected *from,
+                           struct wn_session_collected *to) {
+  const int64_t L = m->layers, G = m->kv_heads;
+  if (!from->known) {
+    struct wn_session_scores *all;
+    WN_TRY(WN_ALLOC(ctx, "scores of a context", 1, &all));
+    *all = (struct wn_session_scores){.users = 1, .n = n};
+    from->known = all;
+    const struct wn_array of[] = {WN_ARRAY_FOR(all->scores, "scores", true, WN_DIMS(L, G, n)),
+                                  WN_ARRAY_FOR(all->norms, "norms", true, WN_DIMS(L, G, n)),
+                                  WN_ARRAY_FOR(all->scored, "layers", true, WN_DIMS(L)),
+                                  WN_ARRAY_FOR(all->projected, "layers", true, WN_DIMS(L))};
+    const wn_status status = WN_ARRAYS_CREATE(ctx, &all->arrays, "scores of a context", of);
+    if (status != WN_OK) {
+      once_forget(from);
+      return status;
+    }
+  }
+  to->known = from->known;
+  to->known->users++;
+  return WN_OK;
+}
+
 wn_status wn_session_once_copy(wn_context *ctx, struct wn_session *s, int64_t b, const struct wn_session *from,
                                int64_t source) {
   struct wn_session_once *o = s->once;
+  once_forget_all(s);
   if (!o || !from->once) return WN_OK;
-  const struct wn_session_collected *c = once_find(from->once, o->own.method, &o->own.options);
+  struct wn_session_collected *c = once_find(from->once, o->own.method, &o->own.options);
   memcpy(o->scale, from->once->scale, (size_t)s->model->config.layers * sizeof *o->scale);
   for (int64_t l = 0; c && l < s->model->config.layers; l++) {
     struct wn_once_seen *to = o->own.seen[l * s->B + b];
     if (to) WN_TRY(wn_once_seen_copy(ctx, to, c->seen[l * from->B + source]));
   }
-  return WN_OK;
+  if (!c || !c->method || !from->once->joined) return WN_OK;
+  return once_know(ctx, &s->model->config, from->position, c, &o->own);
 }
 
 void wn_session_once_destroy(struct wn_session *s) {
   struct wn_session_once *o = s->once;
   if (!o) return;
+  once_forget_all(s);
   for (struct wn_session_collected *c = &o->own, *next; c; c = next) {
     next = c->next;
     for (int64_t i = 0; c->seen && i < s->model->config.layers * s->B; i++) wn_once_seen_destroy(c->seen[i]);
@@ -120,6 +162,7 @@ void wn_session_once_destroy(struct wn_session *s) {
 }
 
 void wn_session_once_reset(struct wn_session *s) {
+  once_forget_all(s);
   for (struct wn_session_collected *c = s->once ? &s->once->own : NULL; c; c = c->next)
     for (int64_t i = 0; i < s->model->config.layers * s->B; i++)
       if (c->seen[i]) wn_once_seen_reset(c->seen[i]);
@@ -146,6 +189,7 @@ wn_status wn_session_once_see(const struct wn_run *run, struct wn_session *s, in
   struct wn_session_once *o = s->once;
   if (!o || run->measuring) return WN_OK;
   bool any = false;
+  if (l == 0) once_forget_all(s);
   o->scale[l] = op->scale;
   for (const struct wn_session_collected *c = &o->own; c; c = c->next) any |= c->seen[l * s->B] != NULL;
   if (!any || (s->compressed && s->budgets.when != WN_WHEN_EVERY)) return WN_OK;
@@ -168,7 +212,8 @@ struct once_unit {
   float *k, *v; /* [heads,n,D] */
   float *q;     /* [rows,group,D] for a single head */
   float *wo;    /* [C,H*D] */
-  double *sums, *scores;
+  double *sums, *scores, *norms;
+  struct wn_session_scores *known; /* of this layer and others; NULL: none */
   int64_t *kept;
 };
 
@@ -220,8 +265,9 @@ static wn_status once_view(struct wn_session *s, const struct once_unit *u, int6
                                .v = u->v + g * n * D,
                                .rope = rotary ? &o->rope[u->l] : NULL,
                                .sums = u->sums ? u->sums + g * n : NULL,
-                               .wo = u->wo,
-                               .C = c->width};
+                               .wo = u->wo ? u->wo + first * D : NULL,
+                               .C = c->width,
+                               .wo_row = c->heads * D};
   struct wn_once_seen *seen = o->own.seen[u->l * s->B + u->b];
   if (seen) WN_TRY(wn_once_seen_show(s->ctx, seen, out));
   if (heads == c->kv_heads) return WN_OK;
@@ -260,6 +306,40 @@ static void once_positions(const struct wn_kept *keep, int64_t row, int32_t *at)
   for (int64_t j = 0; j < c->count; j++) at[j] = c->at[row * c->shape.capacity + keep->order[row * c->count + j]];
 }
 
+/* Are the scores of the unit's layer known, and the norms? */
+static bool once_scored(const struct once_unit *u) {
+  return u->known && u->known->scored[u->l];
+}
+static bool once_projected(const struct once_unit *u) {
+  return u->known && u->known->projected[u->l];
+}
+
+/* The method's scores. */
+static wn_status once_method(struct wn_session *s, const struct once_unit *u, const struct wn_once_view *view,
+                             double *scores) {
+  const struct wn_once_method *method = s->once->own.method;
+  const size_t all = (size_t)(view->Hkv * u->n);
+  double *known = u->known ? u->known->scores + (size_t)u->l * all : NULL;
+  if (once_scored(u)) {
+    memcpy(scores, known, all * sizeof *scores);
+    return WN_OK;
+  }
+  WN_TRY(wn_once_score(s->ctx, method, view, scores));
+  if (!known || method->by_kept) return WN_OK;
+  memcpy(known, scores, all * sizeof *scores);
+  u->known->scored[u->l] = true;
+  return WN_OK;
+}
+
+/* Changes scores by "critical". */
+static wn_status once_critical(struct wn_session *s, const struct once_unit *u, const struct wn_once_view *view,
+                               int64_t head, double *scores) {
+  double *norms = u->known ? u->known->norms + u->l * view->Hkv * u->n : u->norms + head * u->n;
+  if (!once_projected(u)) WN_TRY(wn_once_projected(s->ctx, view, norms));
+  if (u->known) u->known->projected[u->l] = true;
+  return wn_once_critical(s->ctx, view, u->kept + head, norms, scores);
+}
+
 /* Scores the unit with the method, and changes scores by "critical". at [n]: room. */
 static wn_status once_score(struct wn_session *s, const struct once_unit *u, const struct wn_kept *keep, int64_t parts,
                             bool critical, int32_t *at) {
@@ -273,9 +353,9 @@ static wn_status once_score(struct wn_session *s, const struct once_unit *u, con
       once_positions(&keep[i], u->b * keep[i].cache->shape.groups + p, at);
       WN_TRY(once_view(s, u, head, same ? u->heads : 1, at, &view));
       double *scores = u->scores + head * u->n;
-      if (!critical && method) WN_TRY(wn_once_score(s->ctx, method, &view, scores));
+      if (!critical && method) WN_TRY(once_method(s, u, &view, scores));
       for (int64_t h = 0; h < view.Hkv; h++) wn_keep_pin(&s->pins, at, u->n, scores + h * u->n);
-      if (critical) WN_TRY(wn_once_critical(s->ctx, &view, u->kept + head, scores));
+      if (critical) WN_TRY(once_critical(s, u, &view, head, scores));
     }
   return WN_OK;
 }
@@ -284,13 +364,14 @@ static wn_status once_run(struct wn_session *s, struct once_unit *u, struct wn_k
   const struct wn_session_once *o = s->once;
   const wn_model_config *c = &s->model->config;
   const int64_t n = u->n, D = c->head_size;
+  const bool reads = !once_scored(u) || (s->budgets.critical && !once_projected(u));
   int64_t head = 0;
-  for (int64_t i = 0; i < parts; head += keep[i++].cache->shape.groups) {
+  for (int64_t i = 0; i < parts && reads; head += keep[i++].cache->shape.groups) {
     WN_TRY(wn_keep_pack(s->ctx, &keep[i], false, u->b, u->k + head * n * D));
     WN_TRY(wn_keep_pack(s->ctx, &keep[i], true, u->b, u->v + head * n * D));
     if (u->sums) WN_TRY(wn_keep_notes(s->ctx, &keep[i], u->b, u->sums + head * n));
   }
-  if (u->wo) WN_TRY(once_read_output(s, u->l, u->wo));
+  if (u->wo && !once_projected(u)) WN_TRY(once_read_output(s, u->l, u->wo));
   if (!o->own.method) once_exchange(u, keep, parts, false);
   WN_TRY(once_score(s, u, keep, parts, false, at));
   const int64_t K = u->K < n ? u->K : n;
@@ -314,6 +395,7 @@ wn_status wn_session_once_score(struct wn_session *s, int64_t l, int64_t K, stru
   wn_status status = WN_OK;
   int32_t *at;
   for (int64_t i = 0; i < parts; i++) u.heads += keep[i].cache->shape.groups;
+  if (o->own.known && o->own.known->n == n && s->position == n && u.heads == c->kv_heads) u.known = o->own.known;
   const struct wn_array of[] = {
       WN_ARRAY_FOR(u.k, "keys", true, WN_DIMS(u.heads, n, D)),
       WN_ARRAY_FOR(u.v, "values", true, WN_DIMS(u.heads, n, D)),
@@ -321,6 +403,7 @@ wn_status wn_session_once_score(struct wn_session *s, int64_t l, int64_t K, stru
       WN_ARRAY_FOR(u.wo, "the output projection", s->budgets.critical, WN_DIMS(c->width, c->heads * D)),
       WN_ARRAY_FOR(u.sums, "sums", sums, WN_DIMS(u.heads, n)),
       WN_ARRAY_FOR(u.scores, "scores", true, WN_DIMS(u.heads, n)),
+      WN_ARRAY_FOR(u.norms, "norms of projected values", s->budgets.critical, WN_DIMS(u.heads, n)),
       WN_ARRAY_FOR(u.kept, "numbers of tokens", true, WN_DIMS(u.heads)),
       WN_ARRAY_FOR(at, "positions", true, WN_DIMS(n)),
   };

@@ -6,16 +6,27 @@
 #include "kv/keep.h"
 #include "kv/once.h"
 
+/* Scores of a context that several sessions take over: the first to need them computes them for all. */
+struct wn_session_scores {
+  int users;
+  int64_t n;                /* tokens of the context */
+  double *scores, *norms;   /* [L,Hkv,n] of the method; of projected values */
+  bool *scored, *projected; /* [L] which are known */
+  struct wn_arrays arrays;
+};
+
 /* What is collected for one method. */
 struct wn_session_collected {
   const struct wn_once_method *method; /* NULL: the policy scores */
   struct wn_once_options options;
   struct wn_once_seen **seen;        /* [L,B], each NULL if the method collects nothing */
+  struct wn_session_scores *known;   /* of what has been read, or NULL */
   struct wn_session_collected *next; /* for sessions of other methods that will take over this one's reading */
 };
 
 struct wn_session_once {
   struct wn_session_collected own;
+  bool joined;          /* others will take over this one's reading */
   struct wn_rope *rope; /* [L] the layers' rotations */
   double *frequencies;  /* [L,D] of these rotations */
   double *scale;        /* [L] the factor on logits */

@@ -50,7 +50,7 @@ void wn_session_reset(wn_session *s) {
   wn_session_once_reset(s);
   s->pins.count = 0;
   s->position = 0;
-  s->stretched = s->broken = s->logits_known = s->counted = false;
+  s->stretched = s->broken = s->cut = s->logits_known = s->counted = false;
   if (s->marks) memset(s->marks, 0, (size_t)(s->B * s->capacity));
 }
 

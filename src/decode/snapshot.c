@@ -163,6 +163,7 @@ wn_status wn_snapshot_restore(const struct wn_snapshot *x, int64_t position, wn_
     memcpy(s->history + b * s->capacity, x->history + b * x->position, (size_t)position * sizeof *s->history);
   s->stretched = x->stretched;
   s->position = position;
+  s->cut = true;
   return WN_OK;
 }
 

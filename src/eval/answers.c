@@ -86,7 +86,7 @@ static wn_status answers_survey(struct wn_answers *a) {
   struct wn_text context = {0};
   struct wn_sample s;
   bool more = true;
-  wn_status status = wn_question_lines_open(a->ctx, a->o->path, &lines);
+  wn_status status = wn_lines_open(a->ctx, a->o->path, &lines);
   if (status == WN_OK && lines.file_bytes == 0)
     status = wn_fail(a->ctx, WN_ERR_ARGUMENT, "%s: the file is read twice, which a pipe cannot be", a->o->path);
   while (status == WN_OK && more) {

@@ -1,5 +1,6 @@
 /* How an answer is saved: a line of JSON. */
 #include <math.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "eval/answers_run.h"
@@ -7,6 +8,12 @@
 const char *const wn_answer_names[WN_ANSWER_NUMBERS] = {
     "score", "prompt_tokens", "context_tokens", "answer_tokens", "context_kept",
     "kept",  "cache_peak",    "cache_final",    "first_seconds", "answer_seconds"};
+
+/* Where the context has the only reference: a share of its bytes; negative: it does not, or there are more. */
+static double saved_depth(const struct wn_sample *s) {
+  const char *at = s->reference_count == 1 ? strstr(s->context, s->references[0]) : NULL;
+  return at ? (double)(at - s->context) / (double)strlen(s->context) : -1;
+}
 
 wn_status wn_answers_save(struct wn_answers *a, struct wn_answers_column *column, const struct wn_sample *s,
                           const char *text, wn_generate_end end) {
@@ -17,6 +24,8 @@ wn_status wn_answers_save(struct wn_answers *a, struct wn_answers_column *column
   for (int n = 0; line && n < WN_ANSWER_NUMBERS; n++)
     json_object_set_new(line, wn_answer_names[n],
                         numbers[n] == floor(numbers[n]) ? json_integer((json_int_t)numbers[n]) : json_real(numbers[n]));
+  const double depth = saved_depth(s);
+  if (line && depth >= 0) json_object_set_new(line, "depth", json_real(depth));
   WN_TRY(wn_eval_log_add(a->ctx, &column->log, line));
   return wn_eval_log_flush(a->ctx, &column->log);
 }

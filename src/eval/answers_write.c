@@ -365,7 +365,7 @@ static wn_status writing_all(struct writing *w) {
       WN_ARRAY_FOR(w->turns, "answers that are written", true, WN_DIMS(w->together)),
   };
   WN_TRY(WN_ARRAYS_CREATE(a->ctx, &arrays, "answers", of));
-  wn_status status = wn_question_lines_open(a->ctx, a->o->path, &lines);
+  wn_status status = wn_lines_open(a->ctx, a->o->path, &lines);
   for (int64_t at = 0, n; at < a->count && status == WN_OK; at += n) {
     for (n = 1; at + n < a->count && n < GROUP && a->all[at + n].shares;) n++;
     status = writing_open_lines(w, &lines, at, n, samples, room);

@@ -139,11 +139,6 @@ static bool line_is_blank(const char *text, size_t bytes) {
   return true;
 }
 
-wn_status wn_question_lines_open(wn_context *ctx, const char *path, struct wn_lines *out) {
-  const size_t length = strlen(path);
-  return wn_lines_open(ctx, path, length > 3 && !strcmp(path + length - 3, ".gz"), out);
-}
-
 wn_status wn_question_line_next(wn_context *ctx, struct wn_lines *lines, char where[WN_QUESTION_WHERE], json_t **out) {
   const char *text;
   size_t bytes;
@@ -170,7 +165,7 @@ wn_status wn_questions_read(wn_context *ctx, const struct wn_task_row *task, con
   WN_TRY(questions_find(ctx, task->info.name, path, file));
   WN_TRY(WN_ALLOC(ctx, "a question", 1, &q));
   q->where = where;
-  wn_status status = wn_question_lines_open(ctx, file, &lines);
+  wn_status status = wn_lines_open(ctx, file, &lines);
   while (status == WN_OK && (limit == 0 || out->count < limit)) {
     json_t *line;
     status = wn_question_line_next(ctx, &lines, where, &line);

@@ -36,10 +36,9 @@ struct wn_questions {
   size_t capacity, request_capacity; /* of the arrays */
 };
 
-/* A file of questions, a JSON object a line, gzip where its name says so; blank lines are passed over. */
 enum { WN_QUESTION_WHERE = 4096 + 32 };
-wn_status wn_question_lines_open(wn_context *ctx, const char *path, struct wn_lines *out);
-/* *out: the next object, a new reference, NULL at the end. where: "FILE:LINE", for messages. */
+/* Of a file of questions (wn_lines_open), a JSON object a line; blank lines are passed over. *out: the next object, a
+ * new reference, NULL at the end. where: "FILE:LINE", for messages. */
 wn_status wn_question_line_next(wn_context *ctx, struct wn_lines *lines, char where[WN_QUESTION_WHERE], json_t **out);
 
 /* Reads at most `limit` questions (0: all) of the task's file at `path`. Long texts lose their beginning, so that

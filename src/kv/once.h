@@ -113,13 +113,14 @@ struct wn_once_view {
   const double *chunks;  /* [Hkv,n] attention sums without a causal mask within chunks (compactor.c), the mean over a
                             group's heads; first and last tokens that are in no chunk have 0 */
   const double *largest; /* [Hkv,n] the largest attention weight while the context was repeated (kvzip.c) */
-  const float *wo;       /* [C,H*D] the output projection: y[c] = sum of wo[c][h*D+d] o[h][d] */
-  int64_t C;
+  const float *wo;       /* [C,wo_row] the output projection: y[c] = sum over these H heads of wo[c][h*D+d] o[h][d] */
+  int64_t C, wo_row;     /* wo_row: H*D, or more where the view has some of a layer's heads */
 };
 
 struct wn_once_method {
   const char *name, *summary;                             /* "lagkv", and in one line which tokens it keeps */
   unsigned needs;                                         /* of enum wn_once_need */
+  bool by_kept;                                           /* scores depend on how many tokens stay */
   int64_t (*rows)(const struct wn_once_options *options); /* WN_ONCE_WINDOW: how many last rows it reads */
   int64_t (*sinks)(
       const struct wn_once_options *options); /* WN_ONCE_QUERIES, _CHUNKS: first rows that do not count; NULL: 0 */
@@ -173,10 +174,12 @@ wn_status wn_once_repeat(wn_context *ctx, const struct wn_once_view *view, int64
 
 /* The `kept` tokens with the lowest of n scores, in ascending order; of equal ones the newest. 0 <= kept <= n. */
 wn_status wn_once_best(wn_context *ctx, const double *scores, int64_t n, int64_t kept, int32_t *out);
-/* CriticalKV over any method: changes the method's scores [Hkv,n] by the norms of the projected values (needs v, wo).
- * kept [Hkv]: what each head will keep. What is added to importances (critical.epsilon) is meant for mean attention
- * weights, as methods give them; a policy's sums over rows and heads are so many times larger. */
-wn_status wn_once_critical(wn_context *ctx, const struct wn_once_view *view, const int64_t *kept, double *scores);
+/* CriticalKV over any method: changes the method's scores [Hkv,n] by the norms [Hkv,n] of the projected values (needs
+ * v, wo). kept [Hkv]: what each head will keep. What is added to importances (critical.epsilon) is meant for mean
+ * attention weights, as methods give them; a policy's sums over rows and heads are so many times larger. */
+wn_status wn_once_projected(wn_context *ctx, const struct wn_once_view *view, double *norms);
+wn_status wn_once_critical(wn_context *ctx, const struct wn_once_view *view, const int64_t *kept, const double *norms,
+                           double *scores);
 /* AdaKV: `total` tokens over all rows of scores [rows,n] go to the lowest scores, but each row has at least `safe`.
  * Rows are the key-value heads of a layer, or of all layers. kept [rows] receives the numbers. */
 wn_status wn_once_ada(wn_context *ctx, const double *scores, int64_t rows, int64_t n, int64_t total, int64_t safe,

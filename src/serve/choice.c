@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "decode/session.h"
 #include "serve/embed.h"
+#include "serve/models.h"
 #include "serve/responses.h"
 #include "text/utf8.h"
 #include "text/vocab.h"
@@ -294,7 +295,7 @@ void wn_choice_leave(struct wn_serve_worker *w, struct wn_serve_choice *c) {
   c->job->running--;
   pthread_mutex_lock(&w->lock);
   w->counts.running--;
-  w->counts.cache_bytes -= c->cache_bytes;
+  w->counts.cache_bytes -= c->cache_bytes + c->draft_bytes;
   w->counts.completion_tokens += (uint64_t)c->tokens;
   w->counts.drafted += (uint64_t)c->drafted, w->counts.accepted += (uint64_t)c->accepted;
   pthread_mutex_unlock(&w->lock);
@@ -344,7 +345,7 @@ wn_status wn_choice_after(struct wn_serve_worker *w, struct wn_serve_choice *c, 
 }
 
 static void job_log(const struct wn_serve_job *job) {
-  struct wn_access_job line = {.model = job->model,
+  struct wn_access_job line = {.model = job->served->name,
                                .prompt = job->prompt_tokens,
                                .first = job->first,
                                .gone = job->gone,
@@ -382,5 +383,6 @@ void wn_job_destroy(struct wn_serve_job *job) {
   wn_free(job->choices);
   wn_serve_request_clear(&job->request);
   wn_free(job->out.data);
+  wn_served_release(job->served);
   wn_free(job);
 }

@@ -395,17 +395,35 @@ static enum MHD_Result http_finish(struct wn_http *http, struct MHD_Connection *
   return http_send(http, c, path, x);
 }
 
+/* Runs the handler. True: the request waits, and is another thread's. */
+static bool http_enter(struct http_exchange *x) {
+  const struct wn_http_options *o = &x->request.http->options;
+  const enum wn_http_entry entry = x->route->enters && o->enter ? o->enter(&x->request, &x->answer) : WN_HTTP_GOES_ON;
+  if (entry == WN_HTTP_GOES_ON) x->route->handle(&x->request, &x->answer);
+  return entry == WN_HTTP_WAITS;
+}
+
 /* Runs the handler in a thread of readers.h. */
 static void http_read(struct wn_reading *reading, int reader, bool stop) {
   struct http_exchange *x = (struct http_exchange *)(void *)reading;
   struct MHD_Connection *c = x->request.connection;
   const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+  const struct wn_http_options *o = &x->request.http->options;
   x->request.thread = reader;
   if (stop || (info && wn_http_socket_is_closed(info->connect_fd)))
     x->refused = MHD_HTTP_SERVICE_UNAVAILABLE;
-  else
-    x->route->handle(&x->request, &x->answer);
+  else if (http_enter(x))
+    return; /* the exchange may be gone */
+  if (x->request.held) o->leave(&x->request);
   MHD_resume_connection(c); /* the exchange may be gone after this */
+}
+
+void wn_http_again(struct wn_http_request *request) {
+  struct http_exchange *x = (struct http_exchange *)(void *)((char *)request - offsetof(struct http_exchange, request));
+  if (wn_readers_add(&request->http->readers, &x->reading, x->bytes)) return;
+  x->refused = MHD_HTTP_SERVICE_UNAVAILABLE;
+  if (request->held) request->http->options.leave(request);
+  MHD_resume_connection(request->connection);
 }
 
 /* Gives the request to a thread of readers.h, and gets it back when the connection is resumed. */

@@ -18,6 +18,13 @@ enum { WN_HTTP_THREADS = 1 + WN_READERS };
 
 struct MHD_Connection;
 
+/* What `enter` (below) has done with a request. */
+enum wn_http_entry {
+  WN_HTTP_GOES_ON,  /* the handler may run */
+  WN_HTTP_ANSWERED, /* the answer has been made */
+  WN_HTTP_WAITS     /* until wn_http_again; the request belongs to another thread now */
+};
+
 struct wn_http_request {
   const char *method, *path;
   const char *body; /* [body_bytes] and a NUL; like all fields borrowed until the handler returns */
@@ -27,7 +34,9 @@ struct wn_http_request {
   struct wn_access *access; /* its line in the access log; NULL: none */
   struct wn_http *http;
   struct MHD_Connection *connection;
-  int thread; /* that runs the handler: 0: the server's; else one of WN_HTTP_THREADS - 1 others */
+  void *held;                   /* what `enter` got for it, until `leave` */
+  struct wn_http_request *next; /* for whoever it waits with */
+  int thread;                   /* that runs the handler: 0: the server's; else one of WN_HTTP_THREADS - 1 others */
 };
 /* The decoded value of "?name=value"; a header's value. NULL: not there. */
 const char *wn_http_query(const struct wn_http_request *request, const char *name);
@@ -51,12 +60,16 @@ void wn_http_say(struct wn_http_answer *answer, int status, const char *line);
 /* Opens a body that is written while it is sent (stream.h). NULL: out of memory; the answer then says so. */
 struct wn_http_stream *wn_http_stream_open(const struct wn_http_request *request, struct wn_http_answer *answer);
 
+/* Begins a request that waits again, in a thread as before; it may be over when this returns. */
+void wn_http_again(struct wn_http_request *request);
+
 struct wn_http_route {
   const char *method, *path, *type; /* method: "GET" includes HEAD. path: the whole path, or with "*" at the end its
                                        beginning. type: of the answer's body */
   size_t body_limit;                /* the most bytes of a request's body; 0: requests have none */
   bool reads;                       /* `handle` may take long, in a thread of its own */
   bool open;                        /* needs no admission */
+  bool enters;                      /* `enter` is called first; only with `reads` */
   void (*handle)(const struct wn_http_request *request, struct wn_http_answer *answer);
 };
 
@@ -70,6 +83,9 @@ struct wn_http_options {
   /* Called with the head of each request for a route that is not open; NULL: all are admitted. False: refused with the
    * answer that it made. */
   bool (*admit)(const struct wn_http_request *request, struct wn_http_answer *answer);
+  /* Called in the thread of a handler before it, and after a request that has something. NULL: neither. */
+  enum wn_http_entry (*enter)(struct wn_http_request *request, struct wn_http_answer *answer);
+  void (*leave)(struct wn_http_request *request);
   /* Comma-separated origins whose pages may ask, beside the server's own; "*": all; NULL: none. Borrowed. */
   const char *origins;
   struct wn_access_log *log; /* has a line for each request; NULL: there is none */

@@ -21,6 +21,7 @@ enum wn_choice_state {
 };
 
 struct wn_serve_trace;
+struct wn_served;
 
 struct wn_serve_choice {
   struct wn_serve_job *job;
@@ -30,15 +31,15 @@ struct wn_serve_choice {
   enum wn_choice_state state;
   wn_session *session;
   wn_generation *generation;
-  wn_constraint *constraint; /* NULL: any text */
-  uint64_t cache_bytes;
-  wn_text_stream *echo;           /* decodes the prompt's tokens while they are scored */
-  int64_t scored;                 /* tokens of the prompt that have been scored */
-  int64_t cached;                 /* tokens of the prompt that were known and not read (prefix.h) */
-  struct wn_prefix_places places; /* places of the prompt at which the state is still to be kept */
-  double *sums;                   /* [C] sums of states, for an embedding */
-  int64_t tokens;                 /* tokens of the answer */
-  int64_t timed;                  /* those whose time has been counted; when the last of them was drawn */
+  wn_constraint *constraint;         /* NULL: any text */
+  uint64_t cache_bytes, draft_bytes; /* of its cache, and of the draft model's for it */
+  wn_text_stream *echo;              /* decodes the prompt's tokens while they are scored */
+  int64_t scored;                    /* tokens of the prompt that have been scored */
+  int64_t cached;                    /* tokens of the prompt that were known and not read (prefix.h) */
+  struct wn_prefix_places places;    /* places of the prompt at which the state is still to be kept */
+  double *sums;                      /* [C] sums of states, for an embedding */
+  int64_t tokens;                    /* tokens of the answer */
+  int64_t timed;                     /* those whose time has been counted; when the last of them was drawn */
   double timed_at;
   int64_t drafted, accepted; /* tokens guessed, and those of them that are the answer's */
   int64_t *kept;             /* [layers] tokens that its session held at the end; NULL: it had none */
@@ -79,7 +80,7 @@ struct wn_serve_job {
   bool admitted;            /* a choice of it has had a slot */
   bool finished, gone;      /* gone: the client has left */
   int64_t prompt_tokens;
-  const char *model;        /* its model's name, borrowed */
+  struct wn_served *served; /* its model, which stays as long as the job */
   const char *failed;       /* "error", "timeout"; NULL: it has not failed */
   struct wn_access *access; /* its line in the access log; NULL: none */
 };

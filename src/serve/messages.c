@@ -7,8 +7,7 @@
 #include "serve/format.h"
 #include "text/chat.h"
 
-/* The text of a message: a text, or a list of parts of one. NULL: neither. A new reference. */
-static json_t *message_text(const json_t *content) {
+json_t *wn_serve_message_text(const json_t *content) {
   char *joined = NULL;
   size_t bytes = 0, i;
   const json_t *part;
@@ -80,7 +79,7 @@ static json_t *message_read(const json_t *message, size_t i, struct wn_serve_err
   static const char *const roles[] = {"system", "user", "assistant", "tool"};
   const char *role = json_string_value(json_object_get(message, "role"));
   const json_t *calls = json_object_get(message, "tool_calls");
-  json_t *text = message_text(json_object_get(message, "content"));
+  json_t *text = wn_serve_message_text(json_object_get(message, "content"));
   size_t r = 0;
   if (role && !strcmp(role, "developer")) role = "system";
   while (r < 4 && (!role || strcmp(role, roles[r]) != 0)) r++;

@@ -37,6 +37,12 @@ wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *
   *out = NULL;
   return serve_none(ctx);
 }
+wn_status wn_server_start_models(wn_context *ctx, const wn_server_models *models, const wn_server_options *options,
+                                 wn_server **out) {
+  WN_CHECK_CALL(WN_POINTER(models), WN_POINTER(options), WN_POINTER(out));
+  *out = NULL;
+  return serve_none(ctx);
+}
 int wn_server_port(const wn_server *server) {
   (void)server;
   return 0;

@@ -445,18 +445,20 @@ static bool body_has_nul(const json_t *value) {
   return false;
 }
 
-/* Texts that become tokens may have a NUL; others are C strings. */
-static bool body_check_nul(const json_t *object, struct wn_serve_error *error) {
-  const char *key;
-  json_t *value;
-  json_object_foreach((json_t *)(uintptr_t)object, key, value) {
-    const bool text = !strcmp(key, "prompt") || !strcmp(key, "content") || !strcmp(key, "input");
-    if (!text && body_has_nul(value))
-      return wn_serve_refuse(error, 400, key,
-                             "%s: has a NUL (\\u0000); only prompt, input and the content of /tokenize may have one",
-                             key);
+/* A field that has a NUL. Texts that become tokens may have one, others are C strings. NULL: there is no such field. */
+static const char *body_nul(const json_t *value) {
+  static const char *const texts[] = {"prompt", "input", "messages", "content", "text", "output"};
+  const char *key, *bad = NULL;
+  json_t *one;
+  size_t i;
+  json_array_foreach(value, i, one) if ((bad = body_nul(one))) return bad;
+  json_object_foreach((json_t *)(uintptr_t)value, key, one) {
+    bool text = false;
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) text = text || !strcmp(key, texts[k]);
+    bad = text ? body_nul(one) : body_has_nul(one) ? key : NULL;
+    if (bad) return bad;
   }
-  return true;
+  return NULL;
 }
 
 json_t *wn_serve_body(const char *body, size_t bytes, struct wn_serve_error *error) {
@@ -467,8 +469,13 @@ json_t *wn_serve_body(const char *body, size_t bytes, struct wn_serve_error *err
   }
   json_t *j = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
   if (!j) wn_serve_refuse(error, 400, "", "the body is not JSON: %.200s (line %d)", why.text, why.line);
-  if (!j || (json_is_object(j) && body_check_nul(j, error))) return j;
-  if (!json_is_object(j)) wn_serve_refuse(error, 400, "", "the body is JSON, but not an object");
+  if (!j) return NULL;
+  const char *bad = body_nul(j);
+  if (json_is_object(j) && !bad) return j;
+  if (!json_is_object(j))
+    wn_serve_refuse(error, 400, "", "the body is JSON, but not an object");
+  else
+    wn_serve_refuse(error, 400, bad, "%.64s: has a NUL (\\u0000); only prompt, input and content may have one", bad);
   json_decref(j);
   return NULL;
 }

@@ -112,6 +112,8 @@ bool wn_serve_check_keys(const json_t *object, const char *where, const char *pa
 /* Reads a text, tokens, or a list of at most `most` of either into out->prompts. Errors name the field. */
 bool wn_serve_prompts(const struct wn_serve_model *m, const char *field, size_t most, const json_t *value,
                       struct wn_serve_request *out, struct wn_serve_error *error);
+/* The text of a message: a text, or a list of parts of one. NULL: neither. A new reference. */
+json_t *wn_serve_message_text(const json_t *content);
 /* Encodes the messages of a body, with its tools and variables of the template, up to where the model writes. */
 bool wn_serve_messages(const struct wn_serve_model *m, const json_t *body, struct wn_serve_prompt *out,
                        struct wn_serve_error *error);

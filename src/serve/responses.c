@@ -92,14 +92,8 @@ static bool input_result(const struct reading *x, const json_t *item) {
 /* Thoughts of an earlier answer, whose text or calls follow. Summaries and what is encrypted have no text for a model.
  */
 static bool input_thoughts(const struct reading *x, const json_t *item) {
-  json_t *content = input_content(json_object_get(item, "content")), *part, *text = NULL;
-  size_t i;
-  json_array_foreach(content, i, part) {
-    const char *before = text ? json_string_value(text) : "";
-    json_t *longer = json_sprintf("%s%s", before, text_of(part, "text"));
-    json_decref(text);
-    text = longer;
-  }
+  json_t *content = input_content(json_object_get(item, "content"));
+  json_t *text = json_array_size(content) > 0 ? wn_serve_message_text(content) : NULL;
   json_decref(content);
   return !text || json_object_set_new(input_assistant(x, true), "reasoning_content", text) == 0;
 }

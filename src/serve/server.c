@@ -9,35 +9,28 @@
 #include "base/clock.h"
 #include "base/misuse.h"
 #include "base/options.h"
-#include "kv/budgets.h"
 #include "serve/embed.h"
 #include "serve/http.h"
+#include "serve/models.h"
 #include "serve/page.h"
 #include "serve/props.h"
 #include "serve/responses.h"
-#include "serve/worker.h"
-#include "text/template/template.h"
 #include "winnow/serve.h"
 
-enum { SLOTS = 8, QUEUE = 64, CONNECTIONS = 512, MOST_CONNECTIONS = 65536, BODY = 2 << 20 };
+enum { CONNECTIONS = 512, MOST_CONNECTIONS = 65536, BODY = 2 << 20 };
 
 #define MODEL_PATH "/v1/models/"
 #define RESPONSE_PATH "/v1/responses/"
 
 struct wn_server {
-  struct wn_serve_model front[WN_HTTP_THREADS]; /* for the handlers, each thread's with a context of its own */
-  struct wn_serve_worker worker;
+  struct wn_models models;
   struct wn_http *http;
-  wn_budgets budgets;
-  char *name;
   struct wn_keys keys;
   struct wn_access_log *log; /* NULL: there is none */
   char *origins;             /* NULL: none but the server's own */
-  char *no_chat;             /* why the chat template cannot be read; NULL: it can */
   struct wn_kept kept;       /* responses */
   int64_t started;           /* seconds since 1970 */
   _Atomic uint64_t number;   /* of the last job */
-  _Atomic uint64_t idle;     /* fields that have been named in the log */
 };
 
 static void answer_error(struct wn_http_answer *answer, const struct wn_serve_error *error) {
@@ -54,9 +47,63 @@ static void answer_json(struct wn_http_answer *answer, json_t *value) {
   free(text);
 }
 
+/* The request's model: the one that it names, or the only one. */
+static struct wn_served *server_served(const struct wn_http_request *request) {
+  struct wn_server *s = request->user;
+  return request->held ? request->held : &s->models.list[0];
+}
+
 /* The model as the thread that runs the handler may use it. */
 static const struct wn_serve_model *server_front(const struct wn_http_request *request) {
-  return &((const struct wn_server *)request->user)->front[request->thread];
+  return &server_served(request)->front[request->thread];
+}
+
+static void server_refuse_name(struct wn_server *s, const char *name, struct wn_http_answer *answer) {
+  char shown[100];
+  struct wn_serve_error error;
+  struct wn_text names = {0};
+  for (int i = 0; i < s->models.count; i++) wn_text_add(&names, "%s\"%s\"", i ? ", " : "", s->models.list[i].name);
+  wn_line_escape(name, shown, sizeof shown);
+  wn_serve_refuse(&error, 404, "model", "there is no model \"%s\", only %s", shown, names.data ? names.data : "others");
+  wn_free(names.data);
+  answer_error(answer, &error);
+}
+
+/* The model that a request names, in its body or, without one, after "?model="; the first where it names none. NULL:
+ * the answer says what is wrong. */
+static struct wn_served *server_find(const struct wn_http_request *request, struct wn_http_answer *answer) {
+  struct wn_server *s = request->user;
+  struct wn_serve_error error = {0};
+  const bool get = !strcmp(request->method, "GET") || !strcmp(request->method, "HEAD");
+  json_t *body = get ? NULL : wn_serve_body(request->body, request->body_bytes, &error);
+  const json_t *value = json_object_get(body, "model");
+  const char *name = get ? wn_http_query(request, "model") : json_string_value(value);
+  struct wn_served *served = NULL;
+  if (!get && body && value && !name && !json_is_null(value))
+    wn_serve_refuse(&error, 400, "model", "model: expected a text");
+  if (error.status)
+    answer_error(answer, &error);
+  else if (!(served = name ? wn_models_find(&s->models, name) : &s->models.list[0]))
+    server_refuse_name(s, name, answer);
+  json_decref(body);
+  return served;
+}
+
+static enum wn_http_entry server_enter(struct wn_http_request *request, struct wn_http_answer *answer) {
+  struct wn_serve_error error = {0};
+  if (request->held) return WN_HTTP_GOES_ON; /* it has waited */
+  struct wn_served *served = server_find(request, answer);
+  if (!served) return WN_HTTP_ANSWERED;
+  const enum wn_http_entry entry = wn_served_enter(served, request, &error);
+  if (entry != WN_HTTP_ANSWERED) return entry;
+  answer->retry = error.status == 429;
+  answer_error(answer, &error);
+  return entry;
+}
+
+static void server_leave(struct wn_http_request *request) {
+  wn_served_release(request->held);
+  request->held = NULL;
 }
 
 /* Does the request have a key, if one is needed? */
@@ -92,44 +139,69 @@ static void handle_info(const struct wn_http_request *request, struct wn_http_an
   answer_json(answer, wn_page_info(server_front(request)));
 }
 
-static json_t *server_model(const struct wn_server *s) {
-  return json_pack("{s:s, s:s, s:I, s:s, s:I}", "id", s->name, "object", "model", "created", (json_int_t)s->started,
-                   "owned_by", "winnow", "context", (json_int_t)s->front[0].context);
+/* With the models' lock, as one moment. */
+static json_t *server_model(const struct wn_server *s, const struct wn_served *served) {
+  bool failed;
+  int64_t context;
+  const char *status = wn_served_status(served, &failed, &context);
+  json_t *state = json_pack("{s:s}", "value", status);
+  if (failed) json_object_set_new(state, "failed", json_true());
+  return json_pack("{s:s, s:s, s:I, s:s, s:o, s:o}", "id", served->name, "object", "model", "created",
+                   (json_int_t)s->started, "owned_by", "winnow", "context",
+                   context ? json_integer((json_int_t)context) : json_null(), "status", state);
 }
 
 static void handle_models(const struct wn_http_request *request, struct wn_http_answer *answer) {
-  const struct wn_server *s = request->user;
-  answer_json(answer, json_pack("{s:s, s:[o]}", "object", "list", "data", server_model(s)));
+  struct wn_server *s = request->user;
+  json_t *list = json_array();
+  pthread_mutex_lock(&s->models.lock);
+  for (int i = 0; i < s->models.count; i++) json_array_append_new(list, server_model(s, &s->models.list[i]));
+  pthread_mutex_unlock(&s->models.lock);
+  answer_json(answer, json_pack("{s:s, s:o}", "object", "list", "data", list));
 }
 
 static void handle_model(const struct wn_http_request *request, struct wn_http_answer *answer) {
-  const struct wn_server *s = request->user;
+  struct wn_server *s = request->user;
   const char *name = request->path + strlen(MODEL_PATH);
-  char shown[200];
-  struct wn_serve_error error;
-  if (!strcmp(name, s->name)) {
-    answer_json(answer, server_model(s));
-    return;
-  }
-  wn_line_escape(name, shown, sizeof shown);
-  wn_serve_refuse(&error, 404, "model", "there is no model \"%s\", only \"%s\"", shown, s->name);
-  answer_error(answer, &error);
+  const struct wn_served *served = wn_models_find(&s->models, name);
+  pthread_mutex_lock(&s->models.lock);
+  json_t *model = served ? server_model(s, served) : NULL;
+  pthread_mutex_unlock(&s->models.lock);
+  if (served)
+    answer_json(answer, model);
+  else
+    server_refuse_name(s, name, answer);
 }
 
 static void handle_metrics(const struct wn_http_request *request, struct wn_http_answer *answer) {
   struct wn_server *s = request->user;
-  struct wn_serve_counts c;
-  wn_serve_worker_counts(&s->worker, &c);
-  wn_metrics_text(&answer->text, &c, NULL, 1);
+  const int n = s->models.count;
+  void *counts = NULL, *names = NULL;
+  bool good = wn_alloc(NULL, "counts", (size_t)n * sizeof(struct wn_serve_counts), &counts) == WN_OK &&
+              wn_alloc(NULL, "names", (size_t)n * sizeof(char *), &names) == WN_OK;
+  for (int i = 0; i < n && good; i++) {
+    wn_serve_worker_counts(&s->models.list[i].worker, (struct wn_serve_counts *)counts + i);
+    ((const char **)names)[i] = s->models.list[i].name;
+  }
+  if (good) wn_metrics_text(&answer->text, counts, n > 1 ? names : NULL, n);
+  answer->text.failed = answer->text.failed || !good;
+  wn_free(counts);
+  wn_free(names);
 }
 
+/* All models together. */
 static void handle_slots(const struct wn_http_request *request, struct wn_http_answer *answer) {
   struct wn_server *s = request->user;
-  struct wn_serve_counts c;
-  wn_serve_worker_counts(&s->worker, &c);
-  answer_json(answer, json_pack("{s:i, s:i, s:i, s:i, s:I, s:I}", "slots", s->worker.slots, "running", c.running,
-                                "waiting", c.waiting, "requests", c.jobs, "cache_bytes", (json_int_t)c.cache_bytes,
-                                "cache_memory", (json_int_t)s->worker.cache_memory));
+  const struct wn_serve_worker *w = &s->models.list[0].worker;
+  json_int_t running = 0, waiting = 0, jobs = 0, cache_bytes = 0;
+  for (int i = 0; i < s->models.count; i++) {
+    struct wn_serve_counts c;
+    wn_serve_worker_counts(&s->models.list[i].worker, &c);
+    running += c.running, waiting += c.waiting, jobs += c.jobs, cache_bytes += (json_int_t)c.cache_bytes;
+  }
+  answer_json(answer,
+              json_pack("{s:i, s:I, s:I, s:I, s:I, s:I}", "slots", w->slots, "running", running, "waiting", waiting,
+                        "requests", jobs, "cache_bytes", cache_bytes, "cache_memory", (json_int_t)w->cache_memory));
 }
 
 static void handle_tokenizer_info(const struct wn_http_request *request, struct wn_http_answer *answer) {
@@ -137,8 +209,7 @@ static void handle_tokenizer_info(const struct wn_http_request *request, struct 
 }
 
 static void handle_props(const struct wn_http_request *request, struct wn_http_answer *answer) {
-  const struct wn_server *s = request->user;
-  answer_json(answer, wn_serve_props(server_front(request), s->worker.slots));
+  answer_json(answer, wn_serve_props(server_front(request), server_served(request)->worker.slots));
 }
 
 /* The body as an object with only these keys [count]; NULL: the answer says what is wrong. */
@@ -248,8 +319,9 @@ static unsigned long long server_random(void) {
 }
 
 /* Makes a job of a request, which it takes over. NULL: out of memory. */
-static struct wn_serve_job *server_job(wn_context *ctx, struct wn_server *s, double arrived,
-                                       struct wn_serve_request *request) {
+static struct wn_serve_job *server_job(const struct wn_http_request *from, struct wn_serve_request *request) {
+  wn_context *ctx = server_front(from)->ctx;
+  struct wn_server *s = from->user;
   void *memory, *choices;
   const int count = (int)request->n * request->prompt_count;
   if (wn_alloc(ctx, "a job", sizeof(struct wn_serve_job), &memory) != WN_OK) return NULL;
@@ -263,8 +335,8 @@ static struct wn_serve_job *server_job(wn_context *ctx, struct wn_server *s, dou
   job->choices = choices;
   job->count = count;
   job->created = wn_wall_nanoseconds() / 1000000000;
-  job->arrived = arrived;
-  job->model = s->name;
+  job->arrived = from->arrived;
+  wn_served_hold(job->served = server_served(from));
   const unsigned long long number = ++s->number;
   if (job->request.asked) /* who knows it may read the response */
     snprintf(job->id, sizeof job->id, "resp_%016llx%016llx", server_random(), server_random());
@@ -281,27 +353,27 @@ static struct wn_serve_job *server_job(wn_context *ctx, struct wn_server *s, dou
 /* Queues a request that was read (`good`), or refuses it with `error`. */
 static void server_queue(const struct wn_http_request *request, struct wn_http_answer *answer, bool good,
                          struct wn_serve_request *wanted, struct wn_serve_error error) {
-  struct wn_server *s = request->user;
+  struct wn_serve_worker *worker = &server_served(request)->worker;
   if (!good) {
     wn_serve_request_clear(wanted);
     answer_error(answer, &error);
     return;
   }
-  struct wn_serve_job *job = server_job(server_front(request)->ctx, s, request->arrived, wanted);
+  struct wn_serve_job *job = server_job(request, wanted);
   wn_serve_request_clear(wanted);
-  const bool fits = job && wn_serve_worker_fits(&s->worker, server_front(request)->ctx, job, &error);
+  const bool fits = job && wn_serve_worker_fits(worker, server_front(request)->ctx, job, &error);
   if (fits && wn_http_stream_open(request, answer)) {
     job->stream = answer->stream;
     job->access = wn_access_hold(request->access);
     answer->waits = !job->request.stream;
     answer->type = job->request.stream ? "text/event-stream" : "application/json";
-    if (wn_serve_worker_add(&s->worker, job)) return;
+    if (wn_serve_worker_add(worker, job)) return;
     wn_http_stream_end(job->stream);
     wn_http_stream_drop(job->stream);
     answer->stream = NULL;
     answer->waits = false;
     answer->retry = 1;
-    wn_serve_refuse(&error, 429, "", "the queue is full: %d requests", s->worker.queue);
+    wn_serve_refuse(&error, 429, "", "the queue is full: %d requests", worker->queue);
   } else if (!job || fits) {
     wn_serve_refuse(&error, 503, "", "out of memory");
   }
@@ -361,28 +433,30 @@ static void handle_response(const struct wn_http_request *request, struct wn_htt
 
 /* No model that winnow runs gives a score to a pair of texts. */
 static void handle_rerank(const struct wn_http_request *request, struct wn_http_answer *answer) {
-  const struct wn_server *s = request->user;
   struct wn_serve_error error;
   wn_serve_refuse(&error, 400, "model",
-                  "model: \"%s\" writes texts and does not rank them; /v1/embeddings compares them", s->name);
+                  "model: \"%s\" writes texts and does not rank them; /v1/embeddings compares them",
+                  server_served(request)->name);
   answer_error(answer, &error);
 }
 
 #define READS(where, handler)                                                                                          \
   {                                                                                                                    \
-    .method = "POST", .path = (where), .type = "application/json", .body_limit = BODY, .reads = true,                  \
+    .method = "POST", .path = (where), .type = "application/json", .body_limit = BODY, .reads = true, .enters = true,  \
     .handle = (handler)                                                                                                \
   }
+#define OF_MODEL(where, handler)                                                                                       \
+  { .method = "GET", .path = (where), .type = "application/json", .reads = true, .enters = true, .handle = (handler) }
 static const struct wn_http_route routes[] = {
     {.method = "GET", .path = "/", .type = "text/html; charset=utf-8", .open = true, .handle = handle_page},
-    {.method = "GET", .path = "/info", .type = "application/json", .handle = handle_info},
+    OF_MODEL("/info", handle_info),
     {.method = "GET", .path = "/health", .type = "application/json", .open = true, .handle = handle_health},
     {.method = "GET", .path = "/v1/models", .type = "application/json", .handle = handle_models},
     {.method = "GET", .path = MODEL_PATH "*", .type = "application/json", .handle = handle_model},
     {.method = "GET", .path = "/metrics", .type = "text/plain; version=0.0.4", .handle = handle_metrics},
     {.method = "GET", .path = "/slots", .type = "application/json", .handle = handle_slots},
-    {.method = "GET", .path = "/props", .type = "application/json", .handle = handle_props},
-    {.method = "GET", .path = "/tokenizer_info", .type = "application/json", .handle = handle_tokenizer_info},
+    OF_MODEL("/props", handle_props),
+    OF_MODEL("/tokenizer_info", handle_tokenizer_info),
     READS("/tokenize", handle_tokenize),
     READS("/detokenize", handle_detokenize),
     READS("/apply-template", handle_apply_template),
@@ -397,34 +471,11 @@ static const struct wn_http_route routes[] = {
 
 /* --- start and stop --- */
 
-/* The bytes of the longest token, with the space that a tokenizer may leave out at a text's beginning. */
-static size_t server_longest_token(wn_context *ctx, const wn_tokenizer *tok) {
-  size_t longest = 1;
-  for (int32_t id = 0; id < wn_tokenizer_vocab_size(tok); id++) {
-    char *text = NULL;
-    size_t bytes = 0, name = 0;
-    if (!wn_tokenizer_token_name(tok, id, &name)) name = 0;
-    if (wn_tokenizer_decode(ctx, tok, &id, 1, &text, &bytes) != WN_OK) bytes = 0;
-    wn_text_free(text);
-    if (bytes + 1 > longest) longest = bytes + 1;
-    if (name > longest) longest = name;
-  }
-  return longest;
-}
-
-static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model *model, const wn_tokenizer *tok,
-                                 const wn_server_options *o) {
-  const wn_model_config *c = wn_model_config_get(model);
-  const wn_context_options front = {.size = sizeof front,
-                                    .threads = 1,
-                                    .backend = wn_context_backend(ctx),
-                                    .log = ctx->log,
-                                    .log_user = ctx->log_user};
-  if (c->encoder.layers > 0)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "server: the model has an encoder, requests are for decoders");
-  if (o->context < 0 || (c->position == WN_POS_LEARNED && o->context > c->context) || o->slots < 0 || o->queue < 0)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "server: context %lld, slots %d, queue %d: expected a context of 1 to %lld",
-                   (long long)o->context, o->slots, o->queue, (long long)c->context);
+/* What holds for all models. */
+static wn_status server_describe(wn_context *ctx, struct wn_server *s, const wn_server_options *o) {
+  if (o->context < 0 || o->slots < 0 || o->queue < 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "server: context %lld, slots %d, queue %d: expected numbers from 0",
+                   (long long)o->context, o->slots, o->queue);
   if (o->draft < 0 || o->draft > WN_DRAFT_MAX)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "server: draft is %d, expected 0 to %d", o->draft, WN_DRAFT_MAX);
   if (o->connections < 0 || o->connections > MOST_CONNECTIONS || !(o->timeout >= 0))
@@ -432,101 +483,88 @@ static wn_status server_describe(wn_context *ctx, struct wn_server *s, wn_model 
                    o->connections, o->timeout, MOST_CONNECTIONS);
   if (o->api_key) WN_TRY(wn_keys_set(ctx, &s->keys, o->api_key));
   if (o->access) WN_TRY(wn_access_log_start(ctx, o->access, o->access_user, &s->log));
-  if (o->budgets && o->budgets->layers > 0) {
-    WN_TRY(wn_budgets_check(ctx, o->budgets, c));
-    WN_TRY(wn_budgets_copy(ctx, o->budgets, &s->budgets));
-  }
-  for (int i = 0; i < WN_HTTP_THREADS; i++) WN_TRY(wn_context_create(&front, &s->front[i].ctx));
-  const char *name = o->name ? o->name : "winnow"; /* often a file's name, which may be any bytes */
-  struct wn_bytes clean = {0};
-  WN_TRY(wn_utf8_replace_bad(name, strlen(name), &clean));
-  s->name = clean.data;
-  if (!s->name && !(s->name = wn_strdup(ctx, ""))) return WN_ERR_MEMORY;
   if (o->origins && !(s->origins = wn_strdup(ctx, o->origins))) return WN_ERR_MEMORY;
-  const char *template = wn_tokenizer_chat_template(tok);
-  const bool readable = template && wn_template_check(ctx, template) == WN_OK;
-  if (!readable && !(s->no_chat = wn_strdup(ctx, template ? wn_context_error(ctx) : "the model has no chat template")))
-    return WN_ERR_MEMORY;
-  const int32_t vocabulary = wn_tokenizer_vocab_size(tok);
-  s->worker.model = (struct wn_serve_model){.ctx = ctx,
-                                            .model = model,
-                                            .tok = tok,
-                                            .chat = readable ? wn_chat_template_find("own") : NULL,
-                                            .no_chat = s->no_chat,
-                                            .name = s->name,
-                                            .context = o->context ? o->context : c->context,
-                                            .entries = vocabulary < c->vocab_size ? vocabulary : (int32_t)c->vocab_size,
-                                            .budgets = &s->budgets,
-                                            .draft = o->draft_model,
-                                            .pin_system = o->pin_system,
-                                            .cache = o->cache,
-                                            .idle = &s->idle};
-  if (!wn_mul_size((size_t)s->worker.model.context, server_longest_token(ctx, tok), &s->worker.model.text_bytes))
-    s->worker.model.text_bytes = SIZE_MAX;
-  for (int i = 0; i < WN_HTTP_THREADS; i++) {
-    wn_context *own = s->front[i].ctx;
-    s->front[i] = s->worker.model;
-    s->front[i].ctx = own;
-  }
-  s->worker.slots = o->slots ? o->slots : SLOTS;
-  s->worker.draft = o->draft;
-  s->worker.queue = o->queue ? o->queue : QUEUE;
-  s->worker.cache_memory = o->cache_memory;
-  s->worker.prefix.limit = o->prefix_memory;
-  s->worker.timeout = o->timeout;
   return WN_OK;
 }
 
 static void server_close(struct wn_server *s) {
   if (s->http) wn_http_close(s->http); /* no new requests, and streams are cut off */
-  wn_serve_worker_stop(&s->worker);
-  wn_http_stop(s->http); /* until here handlers may still ask the worker, over kept-alive connections */
-  wn_serve_worker_clear(&s->worker);
+  wn_models_stop(&s->models);
+  wn_http_stop(s->http); /* until here handlers may still ask the workers, over kept-alive connections */
+  wn_models_clear(&s->models);
   wn_access_log_stop(s->log); /* all requests are done */
   wn_keys_close(&s->keys);
   wn_kept_close(&s->kept);
-  wn_budgets_clear(&s->budgets);
-  for (int i = 0; i < WN_HTTP_THREADS; i++) wn_context_destroy(s->front[i].ctx);
-  wn_free(s->name);
   wn_free(s->origins);
-  wn_free(s->no_chat);
   wn_free(s);
+}
+
+/* models: NULL: `model` is the only one. */
+static wn_status server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const wn_server_models *models,
+                              const wn_server_options *o, wn_server **out) {
+  const char *const only = o->name ? o->name : "winnow";
+  void *memory;
+  wn_status status;
+  WN_TRY(wn_alloc(ctx, "a server", sizeof **out, &memory));
+  struct wn_server *s = memory;
+  s->started = wn_wall_nanoseconds() / 1000000000;
+  wn_kept_open(&s->kept);
+  wn_keys_open(&s->keys);
+  WN_TRY_GOTO(wn_models_open(ctx, &s->models, o, models ? models->names : &only, models ? models->count : 1), fail);
+  WN_TRY_GOTO(server_describe(ctx, s, o), fail);
+  if (models) {
+    s->models.given = *models;
+    for (int i = 0; i < models->count && models->bytes; i++) s->models.list[i].bytes = models->bytes[i];
+    WN_TRY_GOTO(wn_models_start(ctx, &s->models), fail);
+  } else {
+    WN_TRY_GOTO(wn_served_open(ctx, &s->models.list[0], model, tok, o->budgets), fail);
+    s->models.list[0].state = WN_SERVED_READY;
+  }
+  const struct wn_http_options http = {.address = o->address,
+                                       .port = o->port,
+                                       .routes = routes,
+                                       .route_count = sizeof routes / sizeof *routes,
+                                       .always = "/health",
+                                       .user = s,
+                                       .admit = server_knows,
+                                       .enter = models ? server_enter : NULL,
+                                       .leave = server_leave,
+                                       .origins = s->origins,
+                                       .log = s->log,
+                                       .connections = o->connections ? o->connections : CONNECTIONS};
+  WN_TRY_GOTO(wn_http_start(s->models.fronts[0], &http, &s->http), listen);
+  wn_handle_mark(s, WN_HANDLE_SERVER);
+  *out = s;
+  return WN_OK;
+listen:
+  wn_fail(ctx, status, "%s", wn_context_error(s->models.fronts[0]));
+fail:
+  server_close(s);
+  return status;
 }
 
 wn_status wn_server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const wn_server_options *options,
                           wn_server **out) {
   WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_HANDLE_AS("tok", tok, TOKENIZER), WN_POINTER(options), WN_POINTER(out));
   wn_server_options o;
-  void *memory;
-  wn_status status;
   *out = NULL;
   WN_TRY(WN_OPTIONS_READ(ctx, wn_server_options, options, &o));
-  WN_TRY(wn_alloc(ctx, "a server", sizeof **out, &memory));
-  struct wn_server *s = memory;
-  s->started = wn_wall_nanoseconds() / 1000000000;
-  wn_kept_open(&s->kept);
-  wn_keys_open(&s->keys);
-  WN_TRY_GOTO(server_describe(ctx, s, model, tok, &o), fail);
-  WN_TRY_GOTO(wn_serve_worker_start(ctx, &s->worker), fail);
-  const struct wn_http_options http = {.address = o.address,
-                                       .port = o.port,
-                                       .routes = routes,
-                                       .route_count = sizeof routes / sizeof *routes,
-                                       .always = "/health",
-                                       .user = s,
-                                       .admit = server_knows,
-                                       .origins = s->origins,
-                                       .log = s->log,
-                                       .connections = o.connections ? o.connections : CONNECTIONS};
-  WN_TRY_GOTO(wn_http_start(s->front[0].ctx, &http, &s->http), listen);
-  wn_handle_mark(s, WN_HANDLE_SERVER);
-  *out = s;
-  return WN_OK;
-listen:
-  wn_fail(ctx, status, "%s", wn_context_error(s->front[0].ctx));
-fail:
-  server_close(s);
-  return status;
+  return server_start(ctx, model, tok, NULL, &o, out);
+}
+
+wn_status wn_server_start_models(wn_context *ctx, const wn_server_models *models, const wn_server_options *options,
+                                 wn_server **out) {
+  WN_CHECK_WORK(WN_POINTER(models), WN_POINTER(options), WN_POINTER(out));
+  wn_server_options o;
+  wn_server_models m;
+  *out = NULL;
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_server_options, options, &o));
+  WN_TRY(WN_OPTIONS_READ(ctx, wn_server_models, models, &m));
+  if (m.count < 1 || m.count > WN_MODELS || !m.names || !m.load)
+    return wn_fail(ctx, WN_ERR_ARGUMENT,
+                   "server: %d models: expected 1 to %d, with names and a function that loads them", m.count,
+                   WN_MODELS);
+  return server_start(ctx, NULL, NULL, &m, &o, out);
 }
 
 int wn_server_port(const wn_server *server) {

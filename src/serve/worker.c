@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "decode/drafts.h"
 #include "decode/session.h"
 #include "serve/choice.h"
 
@@ -21,7 +22,7 @@ struct running {
 };
 
 static bool running_fits(const struct wn_serve_worker *w, const struct wn_serve_choice *c) {
-  return w->cache_memory == 0 || w->counts.cache_bytes + c->cache_bytes <= w->cache_memory;
+  return w->cache_memory == 0 || w->counts.cache_bytes + c->cache_bytes + c->draft_bytes <= w->cache_memory;
 }
 
 static wn_session_options choice_options(const struct wn_serve_worker *w, const struct wn_serve_choice *c) {
@@ -35,18 +36,29 @@ static wn_session_options choice_options(const struct wn_serve_worker *w, const 
                               .group = w->group};
 }
 
+/* Sets what the draft model's cache takes; under budgets there are no drafts. */
+static wn_status choice_plan_drafts(const struct wn_serve_worker *w, wn_context *ctx, const wn_session_options *options,
+                                    struct wn_serve_choice *c) {
+  size_t bytes = 0;
+  if (w->model.draft && w->draft > 0 && options->budgets->layers == 0)
+    WN_TRY(wn_drafts_plan_bytes(ctx, w->model.draft, options->capacity, &bytes));
+  c->draft_bytes = bytes;
+  return WN_OK;
+}
+
 bool wn_serve_worker_fits(const struct wn_serve_worker *w, wn_context *ctx, struct wn_serve_job *job,
                           struct wn_serve_error *error) {
   for (int i = 0; i < job->count && w->cache_memory > 0; i++) {
     struct wn_serve_choice *c = &job->choices[i];
     const wn_session_options options = choice_options(w, c);
     size_t bytes;
-    if (wn_session_plan_bytes(ctx, w->model.model, &options, options.capacity, &bytes) != WN_OK)
+    if (wn_session_plan_bytes(ctx, w->model.model, &options, options.capacity, &bytes) != WN_OK ||
+        choice_plan_drafts(w, ctx, &options, c) != WN_OK)
       return wn_serve_refuse(error, 400, "", "%s", wn_context_error(ctx));
     c->cache_bytes = bytes;
-    if (bytes > w->cache_memory)
-      return wn_serve_refuse(error, 400, "", "the request's cache needs %zu bytes, the server has %llu", bytes,
-                             (unsigned long long)w->cache_memory);
+    if (bytes + c->draft_bytes > w->cache_memory)
+      return wn_serve_refuse(error, 400, "", "the request's cache needs %llu bytes, the server has %llu",
+                             (unsigned long long)(bytes + c->draft_bytes), (unsigned long long)w->cache_memory);
   }
   return true;
 }
@@ -57,6 +69,7 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
   const wn_session_options options = choice_options(w, c);
   *status = WN_OK;
   if (!running_fits(w, c)) return false;
+  if ((*status = choice_plan_drafts(w, w->model.ctx, &options, c)) != WN_OK) return false;
   *status = wn_session_create_with(w->model.ctx, w->model.model, &options, &c->session);
   if (*status == WN_ERR_MEMORY && w->prefix.counts.bytes > 0) { /* kept states of prompts give way */
     wn_prefix_shrink(&w->prefix, 0);
@@ -81,7 +94,7 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
   pthread_mutex_lock(&w->lock);
   w->counts.running++;
   w->counts.waiting--;
-  w->counts.cache_bytes += c->cache_bytes;
+  w->counts.cache_bytes += c->cache_bytes + c->draft_bytes;
   if (!c->job->admitted) wn_histogram_add(&w->counts.times[WN_TIME_QUEUE], wn_seconds_now() - c->job->arrived);
   c->job->admitted = true;
   pthread_mutex_unlock(&w->lock);
@@ -357,6 +370,7 @@ static void *worker_run(void *user) {
     wn_job_destroy(job);
   }
   wn_prefix_shrink(&x.w->prefix, 0);
+  wn_worker_prefix_publish(x.w);
   return NULL;
 }
 
@@ -378,11 +392,20 @@ static void worker_room_clear(struct wn_serve_worker *w) {
   w->group = NULL, w->turns = NULL, w->writing = NULL;
 }
 
+void wn_serve_worker_open(struct wn_serve_worker *w) {
+  pthread_mutex_init(&w->lock, NULL);
+  wn_cond_init(&w->news);
+}
+
+void wn_serve_worker_close(struct wn_serve_worker *w) {
+  pthread_cond_destroy(&w->news);
+  pthread_mutex_destroy(&w->lock);
+}
+
 wn_status wn_serve_worker_start(wn_context *ctx, struct wn_serve_worker *w) {
   sigset_t all, before;
   WN_TRY(worker_room(ctx, w));
-  pthread_mutex_init(&w->lock, NULL);
-  wn_cond_init(&w->news);
+  w->stop = false;
   sigfillset(&all); /* signals are for the program's own threads */
   pthread_sigmask(SIG_SETMASK, &all, &before);
   const int failed = pthread_create(&w->thread, NULL, worker_run, w);
@@ -398,15 +421,11 @@ void wn_serve_worker_stop(struct wn_serve_worker *w) {
   pthread_cond_signal(&w->news);
   pthread_mutex_unlock(&w->lock);
   pthread_join(w->thread, NULL);
+  w->started = false;
 }
 
 void wn_serve_worker_clear(struct wn_serve_worker *w) {
-  if (w->started) {
-    pthread_cond_destroy(&w->news);
-    pthread_mutex_destroy(&w->lock);
-  }
   worker_room_clear(w);
-  w->started = false;
 }
 
 bool wn_serve_worker_add(struct wn_serve_worker *w, struct wn_serve_job *job) {

@@ -29,7 +29,9 @@ struct wn_serve_worker {
   bool started;
 };
 
-/* slots, queue, cache_memory, prefix.limit and model are set before. */
+void wn_serve_worker_open(struct wn_serve_worker *worker); /* from now on others may ask for its counts */
+void wn_serve_worker_close(struct wn_serve_worker *worker);
+/* slots, queue, cache_memory, prefix.limit and model are set before. May be started again after a clear. */
 wn_status wn_serve_worker_start(wn_context *ctx, struct wn_serve_worker *worker);
 /* Cuts off what is running and takes no more jobs. A zeroed struct is allowed, here and below. */
 void wn_serve_worker_stop(struct wn_serve_worker *worker);

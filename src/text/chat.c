@@ -283,8 +283,8 @@ const char *wn_chat_source(const wn_tokenizer *tok, bool tools) {
   return tools && tok->tool_template ? tok->tool_template : tok->chat_template;
 }
 
-static bool chat_blank(const char *text) {
-  return text && text[strspn(text, " \t\r\n\v\f")] == 0;
+static bool chat_blank(const json_t *text) {
+  return json_is_string(text) && strspn(json_string_value(text), " \t\r\n\v\f") == json_string_length(text);
 }
 
 wn_status wn_chat_encode_request(wn_context *ctx, const wn_tokenizer *tok, const wn_chat_template *t,
@@ -302,7 +302,7 @@ wn_status wn_chat_encode_request(wn_context *ctx, const wn_tokenizer *tok, const
   if (!source) return wn_fail(ctx, WN_ERR_ARGUMENT, "the tokenizer has no chat template");
   if (count <= request->before)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "a conversation has a message for the model to answer");
-  if (chat_blank(json_string_value(last))) { /* an answer that begins with nothing */
+  if (chat_blank(last)) { /* an answer that begins with nothing */
     cut = json_copy((json_t *)(uintptr_t)request->messages);
     if (!cut || json_array_remove(cut, count - 1)) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a conversation");
     shorter.messages = cut, last = NULL;

@@ -106,6 +106,7 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   wn_status status;
   wn_handle_mark(t, WN_HANDLE_TRAINER);
   t->model = model;
+  wn_model_keep(model);
   t->config = *config;
   WN_TRY_GOTO(wn_shards_plan(ctx, config, &t->shards), failed);
   t->batch = t->shards.rows;
@@ -151,6 +152,7 @@ void wn_trainer_destroy(wn_trainer *t) {
   wn_arrays_clear(&t->own);
   wn_budgets_clear(&t->target);
   wn_budgets_clear(&t->budgets);
+  wn_model_release(t->model);
   wn_free(t);
 }
 

@@ -62,6 +62,12 @@ say 'hi\n' --template chatml --tokens 3 --context 300
 if [ $code -eq 0 ] && grep -q 'tok/s' err; then pass "chat: speed at the end"; else fail "chat: speed at the end" "$(cat err)"; fi
 refuses "chat without a template" 1 '\-\-template' chat talker
 refuses "chat with an unknown template" 2 '\-\-template' chat talker --template alpaca
+run "$winnow" generate talker --prompt "the cat sees" --tokens 0 --temperature 0 --save-state state
+json "generate --load-state" '(.prompt_ids | length) > 0 and .tokens == 3' generate talker --load-state state --prompt " the" --tokens 3
+printf x >>state
+refuses "generate --load-state: a damaged file" 1 'state' generate talker --load-state state --prompt " the" --tokens 3
+refuses "generate --load-state: another file" 1 'no state of a session' generate talker --load-state talker/model.safetensors --prompt " the"
+refuses "generate --save-state with --jsonl" 2 'without --jsonl' generate talker --save-state x --jsonl l --out o --prompt '{document}'
 refuses "a template without --chat" 2 '\-\-chat' generate talker --template chatml --prompt x
 json "generate --chat" '(.prompt_ids | length) > 10' generate talker --chat --template llama3 --system "Be brief." --prompt hi --tokens 2
 say 'hello\n' --template chatml --tokens 1 --context 5000

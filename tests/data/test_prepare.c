@@ -13,6 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
+#if WN_HAVE_ZSTD
+#include <zstd.h>
+#endif
 #include "winnow/data.h"
 
 static wn_context *ctx;
@@ -34,6 +37,10 @@ static void put_gz(const char *path, const char *text) {
   assert_non_null(f);
   assert_int_equal(gzwrite(f, text, (unsigned)strlen(text)), strlen(text));
   gzclose(f);
+}
+
+static void text_times(char *text, size_t n) {
+  for (size_t at = 0; at < n; at++) text[at] = at % 40 == 39 ? '\n' : (char)('a' + at * at / 7 % 26);
 }
 
 static void clean(void) {
@@ -202,6 +209,109 @@ static void test_json_lines(void **state) {
   o.field = "body";
   expect("|b|cc", 2);
   unlink(path);
+}
+
+/* Packed by zstd: in one frame and in several, the first of them to be skipped; from a pipe; and what is none. */
+static void test_zstd(void **state) {
+  (void)state;
+  const char *path = use("a.txt.zst");
+#if WN_HAVE_ZSTD
+  enum { N = 700000 };
+  char *text = malloc(N), *packed = malloc(2 * N);
+  text_times(text, N);
+  memcpy(packed, "\x50\x2A\x4D\x18\3\0\0\0abc", 11);
+  size_t n = 11;
+  for (size_t at = 0; at < N; at += N / 4) {
+    const size_t got = ZSTD_compress(packed + n, 2 * N - n, text + at, N / 4, 1);
+    assert_false(ZSTD_isError(got));
+    n += got;
+  }
+  for (int skip = 0; skip <= 11; skip += 11) {
+    put(path, packed + skip, n - (size_t)skip);
+    wn_data_prepare_result r;
+    if (wn_data_prepare(ctx, &o, &r) != WN_OK) fail_msg("%s", wn_context_error(ctx));
+    uint64_t count;
+    char *back = text_of("train.bin", &count);
+    assert_int_equal(count, N + 1);
+    assert_memory_equal(back, text, N);
+    free(back);
+  }
+  put(path, packed, n - 5);
+  refuse(WN_ERR_FORMAT, "a.txt.zst: the zstd data are truncated (after line");
+  packed[n - 5000] ^= 0x55;
+  put(path, packed, n);
+  refuse(WN_ERR_FORMAT, "a.txt.zst: ");
+  /* A pipe of JSON lines is text; it is unpacked by its first bytes. */
+  int ends[2];
+  assert_int_equal(pipe(ends), 0);
+  n = ZSTD_compress(packed, 2 * N, "piped", 5, 1);
+  assert_int_equal(write(ends[1], packed, n), n);
+  close(ends[1]);
+  char name[64];
+  snprintf(name, sizeof name, "/dev/fd/%d", ends[0]);
+  inputs[0] = name;
+  expect("piped\n", 1);
+  close(ends[0]);
+  free(packed);
+  free(text);
+#else
+  put(path, "\x28\xB5\x2F\xFD\0\0", 6);
+  refuse(WN_ERR_UNSUPPORTED, "these are zstd data, which this build cannot read (WINNOW_ZSTD=OFF)");
+#endif
+  inputs[0] = paths[0];
+  put_text(path, "plain");
+  refuse(WN_ERR_FORMAT, "a.txt.zst: not zstd data, in spite of its name");
+  put_gz(path, "packed otherwise");
+  refuse(WN_ERR_FORMAT, "a.txt.zst: not zstd data, in spite of its name");
+  unlink(path);
+}
+
+/* A folder's files come in the order of their paths, between the inputs around it. */
+static void test_folders(void **state) {
+  (void)state;
+  use("a.txt");
+  static const char *const names[] = {"shards", "shards/b", "shards/.git", "shards/empty"};
+  static const char *const files[][2] = {{"z.txt", "Z"},
+                                         {"a.txt", "A"},
+                                         {"shards/10.txt", "10"},
+                                         {"shards/9.txt", "9"},
+                                         {"shards/b/x.jsonl", "{\"text\": \"x\"}\n{\"text\": \"y\"}\n"},
+                                         {"shards/.hidden", "h"},
+                                         {"shards/.git/c.txt", "h"}};
+  char path[160];
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+    assert_int_equal(mkdir(path, 0777), 0);
+  }
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    snprintf(path, sizeof path, "%s/%s", dir, files[i][0]);
+    put_text(path, files[i][1]);
+  }
+  static const char *const given[] = {"z.txt", "shards", "a.txt"};
+  for (int i = 0; i < 3; i++) {
+    snprintf(paths[i], sizeof paths[i], "%s/%s", dir, given[i]);
+    inputs[i] = paths[i];
+  }
+  o.input_count = 3;
+  expect("Z\n10\n9\nx\ny\nA\n", 6);
+  snprintf(path, sizeof path, "%s/shards/README.md", dir);
+  put_text(path, "readme");
+  refuse(WN_ERR_FORMAT, "shards/README.md: in a folder, names of texts end in .txt or .jsonl");
+  unlink(path);
+  snprintf(path, sizeof path, "%s/shards/loop", dir);
+  assert_int_equal(symlink("..", path), 0);
+  refuse(WN_ERR_ARGUMENT, "shards/loop: a link to a folder");
+  unlink(path);
+  snprintf(paths[0], sizeof paths[0], "%s/shards/empty", dir);
+  refuse(WN_ERR_FORMAT, "shards/empty: no files in the folder");
+  for (size_t i = sizeof files / sizeof *files; i-- > 0;) {
+    snprintf(path, sizeof path, "%s/%s", dir, files[i][0]);
+    unlink(path);
+  }
+  for (size_t i = sizeof names / sizeof *names; i-- > 0;) {
+    snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+    assert_int_equal(rmdir(path), 0);
+  }
 }
 
 /* A test split takes documents from the training split only. */
@@ -553,7 +663,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_split_by_place), cmocka_unit_test(test_text),
       cmocka_unit_test(test_json_lines),     cmocka_unit_test(test_split),
-      cmocka_unit_test(test_test_fraction),  cmocka_unit_test(test_summary),
+      cmocka_unit_test(test_test_fraction),  cmocka_unit_test(test_zstd),
+      cmocka_unit_test(test_folders),        cmocka_unit_test(test_summary),
       cmocka_unit_test(test_refused),        cmocka_unit_test(test_long_document),
       cmocka_unit_test(test_cancel),         cmocka_unit_test(test_cancel_in_a_line),
   };

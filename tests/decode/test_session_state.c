@@ -6,6 +6,7 @@
 
 #include "decode/session.h"
 #include "decode/snapshot.h"
+#include "policies.h"
 #include "support.h"
 #include "winnow/generate.h"
 
@@ -176,9 +177,52 @@ static void test_dynamic_scaling(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* A copy that is refused says what differs. */
+static void test_what_differs(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 1);
+  const struct model_case k = {.position = WN_POS_ROPE, .ffn = WN_FFN_SWIGLU, .kv_heads = 2};
+  wn_model_config c = model_case_config(&k);
+  c.context = 64;
+  wn_model *model = model_of(ctx, &c, WN_F32), *another = model_of(ctx, &c, WN_F32);
+  wn_budgets b[3];
+  static const char *const tokens[] = {"4", "6", "4"};
+  for (int i = 0; i < 3; i++) {
+    wn_budgets_init(&b[i]);
+    b[i].policy = WN_POLICY_STREAMING;
+    if (i == 2) OK(ctx, wn_budgets_set(ctx, "sinks=1", &b[i]));
+    OK(ctx, wn_budgets_parse(ctx, &c, tokens[i], &b[i]));
+  }
+  const wn_session_options base = {.size = sizeof base, .sequences = 1, .capacity = CAPACITY, .budgets = &b[0]};
+  wn_session_options options[] = {base, base, base, base, base, base};
+  options[1].budgets = &b[1], options[2].budgets = &b[2], options[3].budgets = NULL;
+  options[4].cache = WN_CACHE_HALF, options[5].tau = 0.5;
+  static const char *const named[] = {NULL, "budgets, or capacities", "budgets (", "budgets (", "cache formats", "tau"};
+  wn_session *from, *to;
+  int32_t ids[READ];
+  ids_of(ids, READ);
+  OK(ctx, wn_session_create_with(ctx, model, &base, &from));
+  OK(ctx, wn_session_feed(ctx, from, ids, READ, 0, NULL));
+  for (int i = 0; i < 6; i++) {
+    OK(ctx, wn_session_create_with(ctx, model, &options[i], &to));
+    if (named[i])
+      assert_refused(ctx, wn_session_copy(ctx, to, from), WN_ERR_ARGUMENT, named[i]);
+    else
+      OK(ctx, wn_session_copy(ctx, to, from));
+    wn_session_destroy(to);
+  }
+  OK(ctx, wn_session_create_with(ctx, another, &base, &to));
+  assert_refused(ctx, wn_session_copy(ctx, to, from), WN_ERR_ARGUMENT, "different models");
+  wn_session_destroy(to), wn_session_destroy(from);
+  for (int i = 0; i < 3; i++) wn_budgets_clear(&b[i]);
+  wn_model_destroy(model), wn_model_destroy(another);
+  wn_context_destroy(ctx);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_model_destroyed_first), cmocka_unit_test(test_marks_and_counts),
-      cmocka_unit_test(test_marks_behind_an_encoder), cmocka_unit_test(test_dynamic_scaling)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_differs), cmocka_unit_test(test_model_destroyed_first),
+                                     cmocka_unit_test(test_marks_and_counts),
+                                     cmocka_unit_test(test_marks_behind_an_encoder),
+                                     cmocka_unit_test(test_dynamic_scaling)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

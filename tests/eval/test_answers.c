@@ -227,6 +227,9 @@ static void test_settings(void **state) {
       {"compactor", "50%", "when=prompt"},
       {"critical-snapkv", "7", "when=prompt"},
       {"leverage", "50%", "when=prompt"},
+      {"leverage", "25%", "when=prompt"}, /* the scores are computed once */
+      {"critical-snapkv", "25%", "when=hold"},
+      {"compactor", "25%", "when=prompt"}, /* whose scores depend on the share */
       {"h2o", "50%", "when=prompt"},
       {"h2o", "6", "when=hold"},
       {"snapkv", "50%", "when=prompt"},

@@ -151,7 +151,8 @@ static struct given *given_of(const wn_safetensors *file, const char *name) {
                                   .sums = c->sums,
                                   .largest = c->largest,
                                   .wo = c->wo,
-                                  .C = c->C};
+                                  .C = c->C,
+                                  .wo_row = c->H * c->D};
   return c;
 }
 
@@ -282,6 +283,21 @@ static const struct {
 };
 enum { VARIANTS = sizeof variants / sizeof *variants };
 
+/* The norms of projected values: for all heads at once, and the same bits for each by itself. */
+static double *projected(wn_context *ctx, const struct given *c) {
+  const int64_t group = c->H / c->Hkv;
+  double *norms = made(c->Hkv * c->n, sizeof *norms), *one = made(c->n, sizeof *one);
+  assert_ok(ctx, wn_once_projected(ctx, &c->view, norms));
+  for (int64_t g = 0; g < c->Hkv; g++) {
+    struct wn_once_view view = c->view;
+    view.v += g * c->n * c->D, view.wo += g * group * c->D, view.H = group, view.Hkv = 1;
+    assert_ok(ctx, wn_once_projected(ctx, &view, one));
+    assert_memory_equal(one, norms + g * c->n, (size_t)c->n * sizeof *one);
+  }
+  free(one);
+  return norms;
+}
+
 static void methods_as_kvpress(void **state) {
   (void)state;
   wn_context *ctx = make_context();
@@ -301,7 +317,11 @@ static void methods_as_kvpress(void **state) {
         if (variants[v].set) variants[v].set(&c->options);
         score(ctx, c, variants[v].method, pieces[p], true, scores);
         const int64_t kept[] = {c->view.kept, c->view.kept};
-        if (variants[v].critical) assert_ok(ctx, wn_once_critical(ctx, &c->view, kept, scores));
+        if (variants[v].critical) {
+          double *norms = projected(ctx, c);
+          assert_ok(ctx, wn_once_critical(ctx, &c->view, kept, norms, scores));
+          free(norms);
+        }
         compared[v] += check_golden(ctx, file, name, variants[v].golden, c, scores);
       }
     free(scores);
@@ -457,7 +477,6 @@ static void refusals(void **state) {
   assert_ok(ctx, wn_safetensors_open(ctx, WN_TEST_DIR "/golden/methods.safetensors", &file));
   struct given *c = given_of(file, "first");
   double scores[2 * 70];
-  const int64_t kept[] = {3, 3};
   for (int i = 0; i < wn_once_count(); i++) {
     const struct wn_once_method *method = wn_once_at(i);
     assert_true(wn_once_find(method->name) == method && *method->summary);
@@ -470,7 +489,7 @@ static void refusals(void **state) {
   assert_null(wn_once_at(wn_once_count()));
   struct wn_once_view view = c->view;
   view.wo = NULL;
-  assert_refused(ctx, wn_once_critical(ctx, &view, kept, scores), WN_ERR_ARGUMENT, "output projection");
+  assert_refused(ctx, wn_once_projected(ctx, &view, scores), WN_ERR_ARGUMENT, "output projection");
   c->keys[5] = NAN;
   assert_refused(ctx, wn_once_score(ctx, wn_once_find("leverage"), &c->view, scores), WN_ERR_DIVERGED, "finite keys");
   c->sums[3] = NAN;

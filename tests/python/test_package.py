@@ -360,6 +360,14 @@ def test_sessions():
             assert again.shape == (3, 256) and all(np.allclose(row, b, atol=1e-5) for row in again)
             with three.fork(rows=[2, 0]) as two:
                 assert two.sequences == 2 and two.position == 50
+        s.save("state")
+        with s._another(1) as other:
+            other.load("state")
+            assert other.position == 50 and np.array_equal(other.score_next([0, 1]).log_probability, s.score_next([0, 1]).log_probability)
+            raises(wn.UnsupportedError, lambda: other.cut(30), "selections")
+            raises(wn.ArgumentError, lambda: other.cut(60), "not seen more")
+        with model().session(capacity=64, budgets=8, policy="window") as other:
+            raises(wn.ConfigError, lambda: other.load("state"), "budgets")
         assert s.score_next([0, 1]).log_probability.shape == (2,)
         assert (s.kept() == 2).all() and s.kept().shape == (2, 50)
         full = s.cache_bytes

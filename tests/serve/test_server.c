@@ -502,8 +502,11 @@ static void test_bad_requests(void **state) {
       {"/tokenize", "{\"prompt\":\"a\",\"add_special_tokens\":0}", 400, "add_special_tokens: expected true or false"},
       {"/tokenize", "{\"model\":\"a\\u0000b\",\"prompt\":\"a\"}", 400, "model: has a NUL"},
       {"/v1/completions", "{\"prompt\":\"a\",\"stop\":[\"b\",\"a\\u0000b\"]}", 400, "stop: has a NUL"},
-      {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000\"}]}", 400,
-       "messages: has a NUL"},
+      {"/v1/chat/completions", "{\"messages\":[{\"role\":\"us\\u0000er\",\"content\":\"a\"}]}", 400, "role: has a NUL"},
+      {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\\u0000\"}]}]}", 400,
+       "type: has a NUL"},
+      {"/v1/responses", "{\"input\":[{\"type\":\"function_call\",\"arguments\":\"{}\\u0000\"}]}", 400,
+       "arguments: has a NUL"},
       {"/detokenize", "{\"tokens\":[30],\"prompt\":\"a\"}", 400, "/detokenize: \\\"prompt\\\" is not known"},
       {"/apply-template", "{\"messages\":[],\"stop\":[]}", 400, "/apply-template: \\\"stop\\\" is not known"},
       {"/detokenize", "{\"tokens\":[300]}", 400, "tokens: expected"},
@@ -670,10 +673,8 @@ static void test_clients_that_leave(void **state) {
     }
     nanosleep(&(struct timespec){.tv_nsec = round * 3000000}, NULL);
     for (int i = 0; i < 8; i++) close(s[i]);
-    wait_for(p.port, "requests", 0);
-    assert_int_equal(slot_number(p.port, "running"), 0);
-    assert_int_equal(slot_number(p.port, "waiting"), 0);
-    assert_int_equal(slot_number(p.port, "cache_bytes"), 0);
+    static const char *const counts[] = {"requests", "running", "waiting", "cache_bytes"};
+    for (int i = 0; i < 4; i++) wait_for(p.port, counts[i], 0); /* a request may arrive after its client has left */
   }
   const int silent = ask_connect(p.port);
   assert_int_equal(write(silent, request, strlen(request)), strlen(request));

@@ -79,6 +79,28 @@ static void test_keys_of_messages(void **state) {
 
 #define BEGUN "{\"role\":\"assistant\",\"content\":\"He\"}"
 
+/* A NUL in a message is a character like any other; an answer that begins with one is no blank one. */
+static void test_nul(void **state) {
+  (void)state;
+  static const char *const body =
+      "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\\u0000b\"}]},"
+      "{\"role\":\"assistant\",\"content\":\"\\u0000c\"}]}";
+  struct place p;
+  open_chat(&p, "{% for m in messages %}{{ m.content|length }}{{ m.content }}{% endfor %}", NULL);
+  char *answer = post(p.port, "/apply-template", body),
+       *same = post(p.port, "/tokenize", "{\"prompt\":\"3a\\u0000b2\\u0000c\"}");
+  json_t *found = json_of(answer), *expected = json_of(same);
+  assert_int_equal(json_array_size(json_object_get(expected, "tokens")), 5); /* it has no token for a NUL */
+  if (!json_equal(json_object_get(found, "tokens"), json_object_get(expected, "tokens")))
+    fail_msg("%s: %s", answer, same);
+  json_decref(found), json_decref(expected);
+  free(answer), free(same);
+  answer = post(p.port, "/v1/responses", "{\"input\":\"\\u0000a\",\"max_output_tokens\":1}");
+  assert_int_equal(status_of(answer), 200);
+  free(answer);
+  close_place(&p);
+}
+
 /* Messages in any order that the template takes; where it does not, its own words say why. An answer that has begun is
  * continued, and only what is new is sent. */
 static void test_orders(void **state) {
@@ -355,9 +377,10 @@ static void test_named_templates(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_default_system), cmocka_unit_test(test_keys_of_messages), cmocka_unit_test(test_role),
-      cmocka_unit_test(test_orders),         cmocka_unit_test(test_named_templates),  cmocka_unit_test(test_tools),
-      cmocka_unit_test(test_scored_tokens),  cmocka_unit_test(test_idle_fields)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_default_system), cmocka_unit_test(test_keys_of_messages),
+                                     cmocka_unit_test(test_role),           cmocka_unit_test(test_nul),
+                                     cmocka_unit_test(test_orders),         cmocka_unit_test(test_named_templates),
+                                     cmocka_unit_test(test_tools),          cmocka_unit_test(test_scored_tokens),
+                                     cmocka_unit_test(test_idle_fields)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -135,10 +135,49 @@ static void test_drafts(void **state) {
   assert_true(accepted > 20 && rejected > 0);
 }
 
+/* The bytes that a request needs, as its refusal says. */
+static unsigned long long needs(int port, const char *more) {
+  char body[200];
+  unsigned long long bytes = 0;
+  snprintf(body, sizeof body, "{\"prompt\":\"The water\",\"max_tokens\":50,\"temperature\":0%s}", more);
+  char *answer = post(port, "/v1/completions", body), *at = strstr(answer, "cache needs ");
+  if (!at || sscanf(at, "cache needs %llu bytes", &bytes) != 1) fail_msg("%s: %s", body, answer);
+  free(answer);
+  return bytes;
+}
+
+/* The cache of a draft model counts: a request is refused where both do not fit, and answered where they just do. */
+static void test_draft_memory(void **state) {
+  (void)state;
+  static const char budget[] = ",\"winnow\":{\"budgets\":20,\"policy\":\"h2o\"}";
+  unsigned long long bytes[2], under[2];
+  wn_context *ctx = context_of("cpu", 1);
+  wn_model *draft = bytes_model(ctx, CONTEXT);
+  struct place p;
+  for (int k = 0; k < 2; k++) {
+    open_place(&p, &(wn_server_options){.draft = 3, .draft_model = k ? draft : NULL, .cache_memory = 1});
+    bytes[k] = needs(p.port, ""), under[k] = needs(p.port, budget);
+    close_place(&p);
+  }
+  assert_true(bytes[1] > 2 * bytes[0] && bytes[1] < 3 * bytes[0]); /* the same model with room for a few guesses more */
+  assert_true(under[1] == under[0]);                               /* there are no drafts */
+  for (int less = 1; less >= 0; less--) {
+    open_place(&p, &(wn_server_options){.draft = 3, .draft_model = draft, .cache_memory = bytes[1] - (size_t)less});
+    char *answer = post(p.port, "/v1/completions", "{\"prompt\":\"The water\",\"max_tokens\":50,\"temperature\":0}");
+    assert_int_equal(status_of(answer), less ? 400 : 200);
+    free(answer);
+    wait_for(p.port, "requests", 0);
+    wait_for(p.port, "cache_bytes", 0);
+    close_place(&p);
+  }
+  wn_model_destroy(draft);
+  wn_context_destroy(ctx);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_many_answers), cmocka_unit_test(test_memory), cmocka_unit_test(test_long_prompts),
-      cmocka_unit_test(test_drafts),       cmocka_unit_test(test_usage),
+      cmocka_unit_test(test_many_answers), cmocka_unit_test(test_memory),       cmocka_unit_test(test_long_prompts),
+      cmocka_unit_test(test_drafts),       cmocka_unit_test(test_draft_memory), cmocka_unit_test(test_usage),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,6 +32,21 @@ static void test_loss_falls(void **state) {
   loss_falls(true, "cpu", WN_OPT_ADAGRAD);
 }
 
+/* A trainer keeps its model as a session does. */
+static void test_model_destroyed_first(void **state) {
+  (void)state;
+  wn_recipe r;
+  struct bench b;
+  wn_train_progress p;
+  tiny_recipe(&r, true);
+  bench_init(&b, &r, "cpu", 1);
+  wn_model_destroy(b.model);
+  b.model = NULL;
+  must(b.ctx, bench_step(&b, 0, &p));
+  assert_int_equal(p.step, 1);
+  bench_clear(&b);
+}
+
 /* Up to mem.from_step a model with L_mem learns the same bits as one without. After it, L_mem has an effect. */
 static void test_memory_loss_later(void **state) {
   (void)state;
@@ -256,10 +271,16 @@ static void test_span_loss_split(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_span_loss),     cmocka_unit_test(test_span_loss_split),
-                                     cmocka_unit_test(test_loss_falls),    cmocka_unit_test(test_memory_loss_later),
-                                     cmocka_unit_test(test_accumulation),  cmocka_unit_test(test_masks_of_micro_steps),
-                                     cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_padding_not_counted),
-                                     cmocka_unit_test(test_not_a_number),  cmocka_unit_test(test_bad_arguments)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_span_loss),
+                                     cmocka_unit_test(test_span_loss_split),
+                                     cmocka_unit_test(test_loss_falls),
+                                     cmocka_unit_test(test_memory_loss_later),
+                                     cmocka_unit_test(test_accumulation),
+                                     cmocka_unit_test(test_masks_of_micro_steps),
+                                     cmocka_unit_test(test_no_allocation),
+                                     cmocka_unit_test(test_padding_not_counted),
+                                     cmocka_unit_test(test_not_a_number),
+                                     cmocka_unit_test(test_bad_arguments),
+                                     cmocka_unit_test(test_model_destroyed_first)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

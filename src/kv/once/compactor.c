@@ -65,6 +65,7 @@ const struct wn_once_method wn_once_compactor = {
     .name = "compactor",
     .summary = "keeps tokens by leverage scores and attention without a mask within chunks (Chari and Van Durme 2025)",
     .needs = WN_ONCE_PLAIN | WN_ONCE_VALUES | WN_ONCE_CHUNKS,
+    .by_kept = true,
     .sinks = compactor_sinks,
     .score = compactor_score,
 };

@@ -16,7 +16,7 @@ static void critical_head(const struct wn_once_view *v, int64_t h, float *turned
   const int64_t D = v->D, C = v->C, group = v->H / v->Hkv;
   const float *values = v->v + h / group * v->n * D;
   for (int64_t c = 0; c < C; c++)
-    for (int64_t d = 0; d < D; d++) turned[d * C + c] = v->wo[c * v->H * D + h * D + d];
+    for (int64_t d = 0; d < D; d++) turned[d * C + c] = v->wo[c * v->wo_row + h * D + d];
 #pragma omp parallel for num_threads(v->threads) schedule(static, 1)
   for (int64_t t = 0; t < v->threads; t++) {
     float *restrict own = y + t * C;
@@ -33,19 +33,26 @@ static void critical_head(const struct wn_once_view *v, int64_t h, float *turned
   }
 }
 
-wn_status wn_once_critical(wn_context *ctx, const struct wn_once_view *view, const int64_t *kept, double *scores) {
+wn_status wn_once_projected(wn_context *ctx, const struct wn_once_view *view, double *norms) {
   const int64_t n = view->n, group = view->H / view->Hkv;
   if (!view->v || !view->wo)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "critical: needs values and the output projection, which are not given");
   float *turned, *y;
-  double *norms;
-  int32_t *chosen;
   struct wn_arrays arrays = {0};
   const struct wn_array of[] = {WN_ARRAY_FOR(turned, "output projection", true, WN_DIMS(view->D, view->C)),
-                                WN_ARRAY_FOR(y, "projected values", true, WN_DIMS(view->threads, view->C)),
-                                WN_ARRAY_FOR(norms, "their norms", true, WN_DIMS(n)),
-                                WN_ARRAY_FOR(chosen, "tokens chosen first", true, WN_DIMS(n))};
+                                WN_ARRAY_FOR(y, "projected values", true, WN_DIMS(view->threads, view->C))};
   WN_TRY(WN_ARRAYS_CREATE(ctx, &arrays, "CriticalKV", of));
+  memset(norms, 0, (size_t)(view->Hkv * n) * sizeof *norms);
+  for (int64_t h = 0; h < view->H; h++) critical_head(view, h, turned, y, norms + h / group * n);
+  wn_arrays_clear(&arrays);
+  return WN_OK;
+}
+
+wn_status wn_once_critical(wn_context *ctx, const struct wn_once_view *view, const int64_t *kept, const double *norms,
+                           double *scores) {
+  const int64_t n = view->n;
+  int32_t *chosen;
+  WN_TRY(WN_ALLOC(ctx, "tokens chosen first", n, &chosen));
   wn_status status = WN_OK;
   for (int64_t g = 0; g < view->Hkv && status == WN_OK; g++) {
     double *out = scores + g * n;
@@ -53,13 +60,11 @@ wn_status wn_once_critical(wn_context *ctx, const struct wn_once_view *view, con
     if (first < 1 && kept[g] > 0 && view->options->critical.first > 0) first = 1;
     status = wn_once_best(ctx, out, n, first, chosen);
     if (status != WN_OK) break;
-    memset(norms, 0, (size_t)n * sizeof *norms);
-    for (int64_t h = g * group; h < (g + 1) * group; h++) critical_head(view, h, turned, y, norms);
     for (int64_t j = 0; j < n; j++)
-      if (!wn_once_protected(out[j])) out[j] = (out[j] - view->options->critical.epsilon) * norms[j];
+      if (!wn_once_protected(out[j])) out[j] = (out[j] - view->options->critical.epsilon) * norms[g * n + j];
     for (int64_t i = 0; i < first; i++)
       if (!wn_once_protected(out[chosen[i]])) out[chosen[i]] = WN_ONCE_RECENT;
   }
-  wn_arrays_clear(&arrays);
+  wn_free(chosen);
   return status;
 }

@@ -29,19 +29,20 @@ static void rkv_importance(const struct wn_once_view *v, int64_t g, int64_t m, d
   wn_once_pool(sum, m, v->options->rkv.neighbours, WN_POOL_MAX, out);
 }
 
-/* R of all tokens for key-value head g. row, inverse [n]. */
-static void rkv_redundancy(const struct wn_once_view *v, int64_t g, double *row, double *inverse, double *out) {
+/* R of all tokens for key-value head g. row, inverse [n]; k [n,D]: room for its keys. */
+static void rkv_redundancy(const struct wn_once_view *v, int64_t g, double *row, double *inverse, double *k,
+                           double *out) {
   const int64_t n = v->n, D = v->D;
-  const float *k = v->k + g * n * D;
   const double tiny = 1e-8;
+  for (int64_t i = 0; i < n * D; i++) k[i] = (double)v->k[g * n * D + i];
   for (int64_t j = 0; j < n; j++) {
-    inverse[j] = 1 / (sqrt(wn_once_dot(k + j * D, k + j * D, D)) + tiny);
+    inverse[j] = 1 / (sqrt(wn_once_dot_double(k + j * D, k + j * D, D)) + tiny);
     out[j] = 0;
   }
   for (int64_t i = 0; i < n; i++) {
     int64_t last = 0;
     for (int64_t j = 0; j < n; j++) {
-      row[j] = i == j ? 0 : wn_once_dot(k + i * D, k + j * D, D) * inverse[i] * inverse[j];
+      row[j] = i == j ? 0 : wn_once_dot_double(k + i * D, k + j * D, D) * inverse[i] * inverse[j];
       if (row[j] > v->options->rkv.similar) last = j;
     }
     row[last] = 0;
@@ -51,15 +52,15 @@ static void rkv_redundancy(const struct wn_once_view *v, int64_t g, double *row,
 }
 
 static wn_status rkv_score(wn_context *ctx, const struct wn_once_view *v, double *scores) {
-  const int64_t n = v->n, m = wn_once_before(v, v->options->rkv.rows);
+  const int64_t n = v->n, m = wn_once_before(v, v->options->rkv.rows), each = n * (3 + v->D);
   const double lambda = v->options->rkv.importance;
   void *memory;
-  WN_TRY(wn_alloc(ctx, "R-KV", (size_t)(v->Hkv * 3 * n) * sizeof(double), &memory));
+  WN_TRY(wn_alloc(ctx, "R-KV", (size_t)(v->Hkv * each) * sizeof(double), &memory));
 #pragma omp parallel for num_threads(v->threads) schedule(dynamic, 1)
   for (int64_t g = 0; g < v->Hkv; g++) {
-    double *row = (double *)memory + g * 3 * n, *other = row + n, *importance = other + n, *out = scores + g * n;
+    double *row = (double *)memory + g * each, *other = row + n, *importance = other + n, *out = scores + g * n;
     rkv_importance(v, g, m, row, other, importance);
-    rkv_redundancy(v, g, row, other, out);
+    rkv_redundancy(v, g, row, other, importance + n, out);
     for (int64_t j = 0; j < m; j++) out[j] = (1 - lambda) * out[j] - lambda * importance[j];
   }
   wn_once_mark_recent(v, m, scores);
