@@ -326,7 +326,7 @@ static void test_heads(void **state) {
 static void test_heads_on_threads(void **state) {
   (void)state;
   enum { N = 120, HEADS = 4 };
-  static const char *const attention[] = {"{}", "{\"selective\":{\"per_kv_head\":true}}"};
+  static const char *const attention[] = {"{}", "{\"selective\":{\"per_kv_head\":true}}", "{\"write\":{\"window\":4}}"};
   static int32_t ids[B * N];
   static float logits[2][N][B * V];
   for (int i = 0; i < B * N; i++) ids[i] = (int32_t)wn_random_below(4, WN_STREAM_TEST, 9, (uint64_t)i, V);
@@ -336,7 +336,10 @@ static void test_heads_on_threads(void **state) {
       wn_context *ctx = context_of("cpu", threads ? 4 : 1);
       wn_model_config c = model_case_config(&model_cases[1]);
       c.kv_heads = HEADS, c.context = N;
-      OK(ctx, wn_attention_config_parse(ctx, attention[choices[i].policy == WN_POLICY_SELECTIVE], &c.attention));
+      OK(ctx, wn_attention_config_parse(ctx, attention[choices[i].policy == WN_POLICY_SELECTIVE ? 1
+                                                        : choices[i].policy == WN_POLICY_GATES   ? 2
+                                                                                                 : 0],
+                                          &c.attention));
       struct wn_model *model = model_of(ctx, &c, WN_F32);
       wn_budgets b;
       wn_session *s;
