@@ -253,6 +253,10 @@ static wn_status budgets_check_policy(wn_context *ctx, const wn_budgets *b, cons
         "budgets: \"per_kv_head\" needs \"selective.per_kv_head\" in a model with selective attention: one F "
         "for all heads belongs to tokens that all of them hold");
   if (b->cache_positions && !row->info.cache_positions) return budgets_refuse_cache_positions(ctx);
+  struct wn_score_map maps[WN_SCORE_MAPS_MAX];
+  if (b->cache_positions && wn_attention_keyed(&c->attention, c->kv_heads, maps) > 0)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets: \"cache_positions\" does not go with %s, which count by the text",
+                   maps[0].kind->name);
   if (b->cache_positions && c->position != WN_POS_ROPE && !c->attention.relative.enabled &&
       !c->attention.buckets.enabled)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: \"cache_positions\" needs rotary or relative positions, or buckets");

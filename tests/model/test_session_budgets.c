@@ -17,6 +17,7 @@ static wn_model_config grouped(const struct choice *c) {
   for (int k = 0; k < MODEL_CASES; k++) {
     const wn_model_config config = model_case_config(&model_cases[k]);
     if (config.kv_heads != 2 || config.heads != 4 || config.attention.sinks > 0) continue;
+    if (!wn_policy_suits(c->policy, &config.attention)) continue;
     if (c->policy == WN_POLICY_SELECTIVE
             ? c->ragged ? config.attention.selective.per_kv_head : config.attention.selective.enabled
             : !config.attention.selective.enabled)
