@@ -56,9 +56,10 @@ static double lse_units(const struct mech_bench *want) {
   return largest / 2;
 }
 
-/* Gradients that are sums over rows, or have a row's sum in them, as those of the keys' numbers. A fused backward pass computes a row's sum of W dW as dy.y from the rounded y, so
- * a row's G sums to a rounding error of |dy||y| instead of 0. In the naive computation the two cancel. Over rows these
- * errors add up at random, by the root of their number. For rows in bf16 the rounding is that of y to bf16. */
+/* Gradients that are sums over rows, or have a row's sum in them, as those of the keys' numbers. A fused backward pass
+ * computes a row's sum of W dW as dy.y from the rounded y, so a row's G sums to a rounding error of |dy||y| instead of
+ * 0. In the naive computation the two cancel. Over rows these errors add up at random, by the root of their number. For
+ * rows in bf16 the rounding is that of y to bf16. */
 static double row_sums(const struct mech_bench *want) {
   const int y = mech_find(want, "y"), dy = mech_find(want, "dy");
   const int64_t width = want->s.D;

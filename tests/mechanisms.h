@@ -261,7 +261,7 @@ static void mech_fill(struct mech_bench *m, int which) {
   if (!strcmp(a->name, "p")) factor = 0.5;
   if (!strcmp(a->name, "gate")) factor = 0.3, plus = 0.7;
   if (!strcmp(a->name, "output_gate")) factor = 0.25, plus = 0.5; /* like a sigmoid's output */
-  const bool logs = mech_is_keyed(a->name); /* of gates */
+  const bool logs = mech_is_keyed(a->name);                       /* of gates */
   if (!strcmp(a->name, "strength")) factor = 0.3, plus = 0.6;     /* positive */
   const enum mech_kind kind = mech_kind_of(m, which);
   const uint64_t seed = s->seed;

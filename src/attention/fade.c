@@ -1,5 +1,5 @@
-/* Retention gates: TRIM-KV (ops/term/fade.h). Each key's logits fade with its age. Biases start at 5: half is left after
- * some 100 tokens. */
+/* Retention gates: TRIM-KV (ops/term/fade.h). Each key's logits fade with its age. Biases start at 5: half is left
+ * after some 100 tokens. */
 #include "attention/keyed.h"
 #include "ops/term/fade.h"
 
@@ -24,8 +24,7 @@ WN_SCORE_KEYED(fade)
 static const struct wn_score_kind fade_kind = {
     .name = "retention gates", .traits = KEYED_TRAITS, .scales = true, WN_SCORE_KEYED_OF(fade)};
 
-static void fade_fill(const wn_attention_config *config, int64_t layer, int64_t head_size,
-                        struct wn_attention *out) {
+static void fade_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   (void)config, (void)layer, (void)head_size;
   out->map[out->maps++] = (struct wn_score_map){.kind = &fade_kind};
 }

@@ -1,6 +1,6 @@
-/* Forget gates: the Forgetting Transformer (FoX), Lin et al., ICLR 2025 (ops/term/forget.h). In the paper each head has a
- * gate; here each key-value head, since what is forgotten is its keys. Biases start at 0, as the authors' code has them.
- * The model needs no other positions. */
+/* Forget gates: the Forgetting Transformer (FoX), Lin et al., ICLR 2025 (ops/term/forget.h). In the paper each head has
+ * a gate; here each key-value head, since what is forgotten is its keys. Biases start at 0, as the authors' code has
+ * them. The model needs no other positions. */
 #include "attention/keyed.h"
 #include "ops/term/forget.h"
 
@@ -13,7 +13,8 @@ WN_MECHANISM_SETTINGS(forget)
 #define AT(member) offsetof(struct forget_settings, member)
 
 static const struct wn_field forget_fields[] = {
-    WN_KEY("forget.enabled", BOOL, AT(enabled), "each token forgets earlier ones by a gate of its own per key-value head"),
+    WN_KEY("forget.enabled", BOOL, AT(enabled),
+           "each token forgets earlier ones by a gate of its own per key-value head"),
 };
 
 static bool forget_is_enabled(const wn_attention_config *config) {
@@ -25,8 +26,7 @@ WN_SCORE_KEYED(forget)
 static const struct wn_score_kind forget_kind = {
     .name = "forget gates", .traits = KEYED_TRAITS, .sums = true, WN_SCORE_KEYED_OF(forget)};
 
-static void forget_fill(const wn_attention_config *config, int64_t layer, int64_t head_size,
-                        struct wn_attention *out) {
+static void forget_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   (void)config, (void)layer, (void)head_size;
   out->map[out->maps++] = (struct wn_score_map){.kind = &forget_kind};
 }

@@ -1,5 +1,5 @@
-/* Write gates: write-gated keys and values (WG-KV), arXiv 2512.17452 (ops/term/admit.h). A token's gate says how much of
- * it stays once it has left the window of the newest tokens. The paper's gate is a small network on the key's state;
+/* Write gates: write-gated keys and values (WG-KV), arXiv 2512.17452 (ops/term/admit.h). A token's gate says how much
+ * of it stays once it has left the window of the newest tokens. The paper's gate is a small network on the key's state;
  * here it is a projection of the layer's input. */
 #include "attention/keyed.h"
 #include "ops/term/admit.h"
@@ -31,8 +31,7 @@ WN_SCORE_KEYED(admit)
 static const struct wn_score_kind write_kind = {
     .name = "write gates", .traits = KEYED_TRAITS, WN_SCORE_KEYED_OF(admit)};
 
-static void write_fill(const wn_attention_config *config, int64_t layer, int64_t head_size,
-                        struct wn_attention *out) {
+static void write_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   (void)layer, (void)head_size;
   out->map[out->maps++] = (struct wn_score_map){.kind = &write_kind, .number = {(double)write_of(config)->window}};
 }

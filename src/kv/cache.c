@@ -18,13 +18,6 @@ static const struct wn_memory *cache_memory(const struct wn_kv_shape *s) {
   return s->memory ? s->memory : &wn_host_memory;
 }
 
-/* Is the number of some map a running sum? */
-static bool cache_sums(const struct wn_kv_shape *s) {
-  bool sums = false;
-  for (int64_t i = 0; i < s->keyed; i++) sums = sums || s->map[i].kind->sums;
-  return sums;
-}
-
 /* Lays out the arrays. own: in the backend's memory; host: on the host. They are one and the same if the backend's
  * memory is the host's. */
 static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct wn_arrays *host,
@@ -58,33 +51,6 @@ static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct
   if (apart) return;
   out->at = out->at_shown, out->index = out->index_shown, out->f_read = out->f, out->notes_read = out->notes;
   out->k_read = out->k, out->v_read = out->v;
-}
-
-void wn_kv_shape_of(const wn_attention_config *attention, int64_t kv_heads, int64_t head_size, int64_t B,
-                    int64_t capacity, wn_dtype dtype, const wn_budgets *budgets, struct wn_kv_shape *out) {
-  *out = (struct wn_kv_shape){.B = B,
-                              .Hkv = kv_heads,
-                              .D = head_size,
-                              .capacity = capacity,
-                              .dtype = dtype,
-                              .selections = wn_attention_selections(attention, kv_heads),
-                              .bilinear = attention->selective.enabled && attention->selective.bilinear};
-  struct wn_score_map maps[WN_SCORE_MAPS_MAX];
-  out->keyed = wn_attention_keyed(attention, kv_heads, maps);
-  memcpy(out->map, maps, (size_t)out->keyed * sizeof *maps);
-  out->width = out->keyed * (cache_sums(out) ? 2 : 1);
-  if (!budgets) return;
-  out->groups = wn_policy_groups(budgets, kv_heads, out->selections);
-  out->notes = wn_policy_notes(budgets);
-  out->asked = wn_policy_on_host(wn_policy_row(budgets->policy));
-  out->asked_keys = out->asked && wn_policy_needs(budgets) & WN_POLICY_KEYS;
-  out->asked_values = out->asked && wn_policy_needs(budgets) & WN_POLICY_VALUES;
-}
-
-void wn_kv_shape_of_heads(struct wn_kv_shape *shape, int64_t g0, int64_t n) {
-  if (shape->selections > 1) shape->selections = n;
-  if (shape->groups > 1) shape->groups = n, shape->first_group = g0;
-  shape->Hkv = n;
 }
 
 bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes, size_t *host) {
@@ -238,66 +204,6 @@ static wn_status cache_put(const struct wn_exec *exec, const struct wn_kv_cache 
                                                         .s_y = cache_stride(cache, to)});
 }
 
-/* --- numbers of keys --- */
-
-struct wn_kv_rows wn_kv_rows_of(const struct wn_attention *op) {
-  struct wn_kv_rows rows = {
-      .k = op->k, .v = op->v, .sk = op->sel.sk, .s_k = op->s_k, .s_v = op->s_v, .s_sk = op->sel.s_sk};
-  int n = 0;
-  for (const struct wn_score_map *t = op->map; t < op->map + op->maps; t++)
-    if (t->kind->keyed_double) rows.number[n] = t->key, rows.s_number[n++] = t->s_key;
-  return rows;
-}
-
-struct wn_kv_rows wn_kv_rows_of_heads(const struct wn_kv_rows *rows, wn_dtype dtype, int64_t g0) {
-  struct wn_kv_rows of = *rows;
-  of.k = wn_element(rows->k, g0 * rows->s_k.h, dtype);
-  of.v = wn_element(rows->v, g0 * rows->s_v.h, dtype);
-  of.sk = wn_element(rows->sk, g0 * rows->s_sk.h, dtype);
-  for (int i = 0; i < WN_SCORE_MAPS_MAX; i++)
-    of.number[i] = wn_element(rows->number[i], g0 * rows->s_number[i].h, dtype);
-  return of;
-}
-
-/* Row `row` of head `head` (of all sequences' heads) in the array of numbers. */
-static int64_t numbers_at(const struct wn_kv_cache *c, int64_t head, int64_t row) {
-  return (head * c->shape.width + row) * c->shape.capacity;
-}
-
-/* Fills T new slots. A sum continues that over all tokens seen, in doubles, which is exact (ops.h, WN_SIGMOID_LOG): a
- * text gives the same bits however it is cut. */
-static void numbers_put(struct wn_kv_cache *c, const struct wn_kv_rows *r, int64_t t0, int64_t T) {
-  const struct wn_kv_shape *s = &c->shape;
-  for (int64_t head = 0; head < s->B * s->Hkv; head++)
-    for (int64_t i = 0; i < s->keyed; i++) {
-      const struct wn_stride stride = r->s_number[i];
-      const int64_t from = head / s->Hkv * stride.b + head % s->Hkv * stride.h, to = numbers_at(c, head, i) + c->count;
-      double sum = c->total[head * s->keyed + i];
-      for (int64_t t = 0; t < T; t++) {
-        const double x = wn_number(r->number[i], from + (t0 + t) * stride.t, s->dtype);
-        sum += x;
-        wn_number_set(c->numbers, to + t, s->dtype, s->map[i].kind->sums ? sum : x);
-        if (s->width > s->keyed) wn_number_set(c->numbers, to + t + s->keyed * s->capacity, s->dtype, x);
-      }
-    }
-}
-
-/* What the sums of a head got by n tokens, in slots from `first` on. */
-static double numbers_of(const struct wn_kv_cache *c, int64_t head, int64_t i, int64_t first, int64_t n) {
-  const int64_t at = numbers_at(c, head, c->shape.keyed + i);
-  double sum = 0;
-  for (int64_t j = first; c->shape.width > c->shape.keyed && j < first + n; j++)
-    sum += wn_number(c->numbers, at + j, c->shape.dtype);
-  return sum;
-}
-
-/* Adds these to the sums, times `sign`. */
-static void numbers_count(struct wn_kv_cache *c, int64_t first, int64_t n, double sign) {
-  const int64_t keyed = c->shape.keyed;
-  for (int64_t x = 0; c->shape.width > keyed && x < c->shape.B * c->shape.Hkv * keyed; x++)
-    c->total[x] += sign * numbers_of(c, x / keyed, x % keyed, first, n);
-}
-
 wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_kv_rows *r,
                              int64_t t0, int64_t T) {
   struct slots arrays[ARRAYS_MAX];
@@ -309,19 +215,19 @@ wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cac
     if (to->data == cache->sk) WN_TRY(cache_put(exec, cache, to, r->sk, r->s_sk, t0, T));
     if (to->data == cache->f) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T));
     if (to->data == cache->notes) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T));
-    if (to->data == cache->numbers) numbers_put(cache, r, t0, T);
+    if (to->data == cache->numbers) wn_kv_numbers_put(cache, r, t0, T);
   }
   return cache_enter_positions(exec->ctx, cache, T);
 }
 
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
-  numbers_count(cache, cache->count, T, 1);
+  wn_kv_numbers_count(cache, cache->count, T, 1);
   cache->count += T;
   cache->seen += T;
 }
 
 void wn_kv_cache_forget(struct wn_kv_cache *cache, int64_t T) {
-  numbers_count(cache, cache->count - T, T, -1);
+  wn_kv_numbers_count(cache, cache->count - T, T, -1);
   cache->count -= T;
   cache->seen -= T;
 }
@@ -352,7 +258,7 @@ void wn_kv_cache_undo(struct wn_kv_cache *cache, struct wn_kv_slot saved, const 
   const int n = cache_arrays_of(cache, arrays);
   const int64_t last = cache->count - 1;
   const char *at = from;
-  numbers_count(cache, last, 1, -1);
+  wn_kv_numbers_count(cache, last, 1, -1);
   for (int i = 0; i < n; i++)
     for (int64_t r = 0; r < arrays[i].rows; r++, at += arrays[i].bytes) {
       char *slot = cache_slot(cache, &arrays[i], r, saved.slot);
@@ -436,12 +342,7 @@ struct wn_policy_held wn_kv_cache_held(const struct wn_kv_cache *cache, const st
                                 .v = wn_kv_cache_rows(cache, true, read->v, row),
                                 .rows = s->dtype,
                                 .numbers = (int)s->keyed};
-  for (int64_t i = 0; i < s->keyed; i++) {
-    const struct wn_policy_rows all = {
-        .data = cache->numbers, .head = s->width * s->capacity, .token = 1, .type = WN_GGUF_F32};
-    const int64_t first = (row * (s->Hkv / s->groups) * s->width + i) * s->capacity;
-    held.number[i] = (struct wn_policy_number){&s->map[i], wn_policy_rows_from(all, s->dtype, first)};
-  }
+  wn_kv_numbers_held(cache, row, &held);
   return held;
 }
 
@@ -648,7 +549,7 @@ wn_status wn_kv_cache_copy(wn_context *ctx, const struct wn_kv_cache *from, int6
   const int64_t keyed = from->shape.keyed, totals = from->shape.Hkv * keyed;
   for (int64_t x = 0; to->total && x < to->shape.B * totals; x++) {
     const int64_t b = x / totals, of = (rows ? rows[b] : b / each) * totals + x % totals;
-    to->total[x] = from->total[of] - numbers_of(from, of / keyed, of % keyed, count, from->count - count);
+    to->total[x] = from->total[of] - wn_kv_numbers_of(from, of / keyed, of % keyed, count, from->count - count);
   }
   to->count = count;
   to->seen = from->seen - (from->count - count);

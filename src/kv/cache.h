@@ -90,6 +90,13 @@ struct wn_kv_rows {
 /* The rows of a call, and those of its heads from g0 on. */
 struct wn_kv_rows wn_kv_rows_of(const struct wn_attention *op);
 struct wn_kv_rows wn_kv_rows_of_heads(const struct wn_kv_rows *rows, wn_dtype dtype, int64_t g0);
+/* numbers.c. _put: fills the numbers of T new slots from rows t0.. on. _of: what a head (of all sequences' heads) got
+ * in the sum of map i by n tokens, in slots from `first` on. _count: adds these to the sums, times `sign`. */
+void wn_kv_numbers_put(struct wn_kv_cache *cache, const struct wn_kv_rows *rows, int64_t t0, int64_t T);
+double wn_kv_numbers_of(const struct wn_kv_cache *cache, int64_t head, int64_t i, int64_t first, int64_t n);
+void wn_kv_numbers_count(struct wn_kv_cache *cache, int64_t first, int64_t n, double sign);
+/* Sets what a policy sees of the numbers of group `row`. */
+void wn_kv_numbers_held(const struct wn_kv_cache *cache, int64_t row, struct wn_policy_held *held);
 /* Writes rows t0..t0+T-1 after the tokens held. They count only after wn_kv_cache_advance. The caller has checked that
  * they fit, or made room. */
 wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_kv_rows *rows,

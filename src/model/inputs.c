@@ -86,8 +86,7 @@ void wn_inputs_bind(const struct wn_run *run, const struct wn_layer_acts *a, str
 void wn_inputs_bind_gradients(const struct wn_run *run, const struct wn_layer_temp *temp, struct wn_attention *out) {
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_layer_inputs(&run->model->config, in);
-  for (int i = 0; i < n; i++)
-    wn_mechanism_bind_gradient(in[i].array, temp->d_input[in[i].slot], out);
+  for (int i = 0; i < n; i++) wn_mechanism_bind_gradient(in[i].array, temp->d_input[in[i].slot], out);
 }
 
 wn_status wn_inputs_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,

@@ -272,7 +272,8 @@ wn_status wn_recurrence_maps_backward(struct wn_run *run, int64_t l, const struc
     for (int i = 0; i < inputs; i++) {
       const int64_t first = b * stride * in[i].width;
       void *d_y = wn_element(temp->d_input[in[i].slot], first, dtype);
-      WN_TRY(wn_input_transform_back(run, &in[i], 1, count + run->T, wn_element(a->input[in[i].slot], first, dtype), d_y));
+      WN_TRY(
+          wn_input_transform_back(run, &in[i], 1, count + run->T, wn_element(a->input[in[i].slot], first, dtype), d_y));
       WN_TRY(recurrence_rows_backward(run, l, a, b, count, wn_input_projection(run, l, &in[i], 0), d_y, d_in));
     }
   }

@@ -340,10 +340,9 @@ struct wn_gather {
 };
 /* s(x) = 1 / (1 + exp(-x)), in place; backward gets forward's output and turns dx into the gradient of its input.
  *   SIGMOID   x = s(x)
- *   LOG       x = log s(x), rounded to multiples of 2^-26, so that sums of these in doubles are exact (doubles: of 2^-46,
- *             and exact up to 128)
- *   SUMS      x[b,t,w] = sum over u <= t of x[b,u,w], in doubles. Backward goes through LOG as well: x is sums of log
- *             s, whose input gets the gradient */
+ *   LOG       x = log s(x), rounded to multiples of 2^-26 (of doubles 2^-46, exact up to 128), so that sums in doubles
+ *             are exact
+ *   SUMS      x[b,t,w] = sum over u <= t of x[b,u,w]. Backward goes through LOG as well: to the input of log s */
 enum wn_sigmoid_kind { WN_SIGMOID, WN_SIGMOID_LOG, WN_SIGMOID_SUMS };
 #define WN_LOG_SIGMOID_UNIT(doubles) ((doubles) ? 0x1p-46 : 0x1p-26)
 struct wn_sigmoid {

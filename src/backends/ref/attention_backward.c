@@ -186,7 +186,8 @@ static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t 
     const REAL *p = a->relative.P > 0 && x < a->relative.P ? (const REAL *)a->relative.p + x * D : NULL;
     if (dF) dF[j] -= dA;
     const struct wn_score_place at = {b, h, position, j, x};
-    const double G = a->maps > 0 ? NAME(logit_back)(a, at, wn_score_bends(a) ? NAME(logit)(a, at, q, k) : 0, dA, s) : dA;
+    const double G =
+        a->maps > 0 ? NAME(logit_back)(a, at, wn_score_bends(a) ? NAME(logit)(a, at, q, k) : 0, dA, s) : dA;
     NAME(distance_gradient)(a, h, x, G, s);
     const double operand = a->scale * WN_REF_OPERAND(G);
     for (int64_t d = 0; d < D; d++) {
@@ -253,6 +254,13 @@ static void NAME(attention_store)(void *to, struct wn_stride stride, int64_t b, 
     for (int64_t h = 0; h < heads; h++)
       for (int64_t d = 0; d < D; d++)
         ((REAL *)to)[b * stride.b + t * stride.t + h * stride.h + d] = (REAL)x[(t * heads + h) * D + d];
+}
+
+/* Stores the gradients of the keys' numbers of sequence b: [maps,Tk,Hkv]. */
+static void NAME(store_numbers)(const struct wn_attention *a, int64_t b, const double *dkeys) {
+  const int64_t each = a->Tk * a->Hkv;
+  for (int64_t i = 0; i < a->maps; i++)
+    NAME(attention_store)(a->map[i].dkey, a->map[i].s_key, b, a->dk_from, a->Tk, a->Hkv, 1, dkeys + i * each);
 }
 
 /* Open rows: F is the sum of S over the other rows, so dS[k,j] is the sum of dF[i,j] over i != k. The sum over all rows
@@ -382,8 +390,7 @@ static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, dou
   NAME(attention_store)(a->dk, a->s_k, b, a->dk_from, T, Hkv, D, s.dk);
   NAME(attention_store)(a->dv, a->s_v, b, a->dk_from, T, Hkv, D, s.dv);
   if (on && a->sel.bilinear) NAME(attention_store)(a->dsk, a->sel.s_sk, b, a->dk_from, T, G, D, s.dsk);
-  for (int64_t i = 0; i < a->maps; i++)
-    NAME(attention_store)(a->map[i].dkey, a->map[i].s_key, b, a->dk_from, T, Hkv, 1, s.dkeys + i * T * Hkv);
+  NAME(store_numbers)(a, b, s.dkeys);
 }
 
 static void NAME(attention_add)(void *to, const double *x, int64_t n) {

@@ -594,8 +594,5 @@ static void backward_team(const struct wn_attention_plan *p) {
 }
 
 void wn_attention_backward_run(const struct wn_attention_plan *p) {
-  if (p->own)
-    backward_own(p);
-  else
-    backward_team(p);
+  p->own ? backward_own(p) : backward_team(p);
 }
