@@ -1,8 +1,9 @@
 /* The tolerance rule for attention: the error of a float backend against the double reference is at most twice that of
- * a naive computation in float, plus a few units in the last place of the largest value. The naive error is the largest
- * of several: one computation on the inputs, others on inputs whose last bit was changed at random. A single one may be
- * right by luck where the case is ill-conditioned (gradients that cancel; selections without ReLU, whose F reaches
- * 100), and a fused backend rounds elsewhere (lse) than a naive sum of attention weights.
+ * a naive computation in float (three times in the gradients of the keys' numbers, two sums that cancel), plus a few
+ * units in the last place of the largest value. The naive error is the largest of several: one computation on the
+ * inputs, others on inputs whose last bit was changed at random. A single one may be right by luck where the case is
+ * ill-conditioned (gradients that cancel; selections without ReLU, whose F reaches 100), and a fused backend rounds
+ * elsewhere (lse) than a naive sum of attention weights.
  *
  * Rows in bf16: the reference computes in double from the stored numbers. The naive computation rounds attention
  * weights and logit gradients to bf16 where they go into a product, and results where they are stored. The limit is
@@ -16,7 +17,9 @@
 #include "ops/naive.h"
 
 #define ULPS 8
-enum { SHAKEN = 2, SHAKEN_BF16 = 4 }; /* computations on changed inputs: in float; in bf16, with other roundings */
+/* Computations on changed inputs: in float; where keys have numbers, whose gradients are differences of sums; in bf16,
+ * with other roundings. */
+enum { SHAKEN = 2, SHAKEN_KEYED = 4, SHAKEN_BF16 = 4 };
 
 struct expectation {
   struct mech_setup s;
@@ -53,9 +56,10 @@ static double lse_units(const struct mech_bench *want) {
   return largest / 2;
 }
 
-/* Gradients that are sums over rows. A fused backward pass computes a row's sum of W dW as dy.y from the rounded y, so
- * a row's G sums to a rounding error of |dy||y| instead of 0. In the naive computation the two cancel. Over rows these
- * errors add up at random, by the root of their number. For rows in bf16 the rounding is that of y to bf16. */
+/* Gradients that are sums over rows, or have a row's sum in them, as those of the keys' numbers. A fused backward pass
+ * computes a row's sum of W dW as dy.y from the rounded y, so a row's G sums to a rounding error of |dy||y| instead of
+ * 0. In the naive computation the two cancel. Over rows these errors add up at random, by the root of their number. For
+ * rows in bf16 the rounding is that of y to bf16. */
 static double row_sums(const struct mech_bench *want) {
   const int y = mech_find(want, "y"), dy = mech_find(want, "dy");
   const int64_t width = want->s.D;
@@ -75,8 +79,9 @@ static void law_compare(const struct mech_place *p, const struct mech_bench *got
     int64_t at = 0;
     const double error = largest_error(got, &e->want, i, &largest, &at);
     const double units = ULPS + (got->a[i].role == MECH_GRADIENT ? lse_units(&e->want) : 0);
-    double limit = got->a[i].whole ? 0 : 2 * e->naive[i] + units * (double)FLT_EPSILON * largest;
-    if (got->a[i].adds) limit += row_sums(&e->want);
+    const bool keyed = mech_is_keyed(got->a[i].name + 1); /* of a key's number, which is its row's too: two sums */
+    double limit = got->a[i].whole ? 0 : (keyed ? 3 : 2) * e->naive[i] + units * (double)FLT_EPSILON * largest;
+    if (got->a[i].adds || keyed) limit += row_sums(&e->want);
     if (!(error <= limit))
       fail_msg("%s: %s on %s %s, %d threads, element %lld: %.9g, expected %.9g; error %.3g, limit %.3g (naive %.3g)",
                mech_name(got), got->a[i].name, p->backend->name, wn_isa_name(p->ctx->isa), p->threads, (long long)at,
@@ -108,7 +113,8 @@ static void law_expect(struct mech_place *reference, const struct mech_setup *s,
   mech_make(&e->want, &e->s, WN_F64);
   mech_both(reference, &e->want);
   struct mech_place plain = {.ctx = reference->ctx, .backend = wn_backend_naive(), .threads = 1};
-  for (int run = 0; run <= (bf16 ? SHAKEN_BF16 : SHAKEN); run++) {
+  const int shaken = bf16 ? SHAKEN_BF16 : wn_score_keyed(&e->want.op) > 0 ? SHAKEN_KEYED : SHAKEN;
+  for (int run = 0; run <= shaken; run++) {
     struct mech_bench naive;
     mech_make(&naive, &e->s, WN_F32);
     if (run > 0) shake(&naive, (uint64_t)run);

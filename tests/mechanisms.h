@@ -19,11 +19,11 @@
 /* ---- cases ---- */
 
 struct mech_case {
-  char text[400]; /* the "attention" object */
+  char text[600]; /* the "attention" object */
   wn_attention_config config;
   int number; /* its seeds derive from it */
 };
-enum { MECH_CASES_MAX = 800 };
+enum { MECH_CASES_MAX = 1200 };
 static struct mech_case mech_cases[MECH_CASES_MAX];
 static int mech_count, mech_alone; /* the first mech_alone cases have one mechanism */
 
@@ -50,8 +50,9 @@ static void mech_add(const char *first, const char *second, int number) {
 
 /* Pairs of mechanisms i < j. */
 static void mech_add_pairs(int i, int j, bool all_pairs, int *number) {
-  /* the only refused pair (test_model_config.c): both take up attention weight that no key gets */
+  /* the only refused pairs (test_model_config.c): both take up attention weight that no key gets; both bend a logit */
   if (!strcmp(wn_mechanism_at(i)->name, "sinks") && !strcmp(wn_mechanism_at(j)->name, "off_by_one")) return;
+  if (!strcmp(wn_mechanism_at(i)->name, "fade") && !strcmp(wn_mechanism_at(j)->name, "softcap")) return;
   const char *const *a = wn_mechanism_at(i)->cases, *const *b = wn_mechanism_at(j)->cases;
   if (i == 0) a += a[1] != NULL; /* dense: one with its own scale */
   for (int x = 0; a[x] && (all_pairs || x == 0); x++)
@@ -233,6 +234,16 @@ static inline __attribute__((always_inline)) double mech_uniform(uint64_t seed, 
   return (double)((x ^ x >> 31) >> 11) * 0x1p-53;
 }
 
+/* Arrays of numbers of the keys, [B,Tk,Hkv], and their gradients. */
+#define MECH_KEYED "forget", "write", "fade"
+#define MECH_DKEYED "dforget", "dwrite", "dfade"
+static bool mech_is_keyed(const char *name) {
+  static const char *const keyed[] = {MECH_KEYED};
+  for (size_t i = 0; i < sizeof keyed / sizeof *keyed; i++)
+    if (!strcmp(name, keyed[i])) return true;
+  return false;
+}
+
 /* Values are exact in float, the same for every dtype, and derived from the array's name: arrays that two cases share
  * are equal. Their range suits the array's meaning. */
 static void mech_fill(struct mech_bench *m, int which) {
@@ -250,6 +261,7 @@ static void mech_fill(struct mech_bench *m, int which) {
   if (!strcmp(a->name, "p")) factor = 0.5;
   if (!strcmp(a->name, "gate")) factor = 0.3, plus = 0.7;
   if (!strcmp(a->name, "output_gate")) factor = 0.25, plus = 0.5; /* like a sigmoid's output */
+  const bool logs = mech_is_keyed(a->name);                       /* of gates */
   if (!strcmp(a->name, "strength")) factor = 0.3, plus = 0.6;     /* positive */
   const enum mech_kind kind = mech_kind_of(m, which);
   const uint64_t seed = s->seed;
@@ -264,6 +276,7 @@ static void mech_fill(struct mech_bench *m, int which) {
     if (ratio) v = u * longest;                                  /* within the context */
     if (edges) v = i % 3 < 2 ? (double)(i % 3) : floor(u * limit) / limit;
     if (is_f) v = fabs(v);
+    if (logs) v = -fabs(v) * (strcmp(a->name, "fade") ? 1 : 0.1);
     if (rounds) v = (double)wn_bf16_value(wn_bf16_round((float)v));
     mech_store(data, kind, i, (double)(float)v);
   }
@@ -330,14 +343,15 @@ static void mech_rows_make(struct mech_bench *m) {
       const int in = mech_array_add(m, x->name, MECH_INPUT, count);
       struct mech_array *a = &m->a[in];
       /* An input for each token is [B,H,T], like dynamic spans, or [B,T,...], and belongs to query rows; sk belongs to
-       * keys. */
+       * keys, as those of score maps do. */
       int64_t from = 0;
       if (x->role == WN_ARRAY_INPUT) {
         const bool last = shape[1] != dims.T;
         assert_true(!last || shape[ndim - 1] == dims.T);
         a->t_stride = a->width = last ? 1 : count / (dims.B * dims.T);
-        if (strcmp(x->name, "sk") != 0) a->from = m->s.Tk - m->s.Tq;
-        if (!strcmp(x->name, "sk")) from = m->s.dk_from;
+        const bool keys = !strcmp(x->name, "sk") || x->map; /* a score map's are numbers of the keys */
+        if (!keys) a->from = m->s.Tk - m->s.Tq;
+        if (keys) from = m->s.dk_from;
       }
       char name[24];
       snprintf(name, sizeof name, "d%s", x->name);
@@ -427,7 +441,7 @@ static SUPPORT_UNUSED void mech_clear(struct mech_bench *m) {
 }
 
 static SUPPORT_UNUSED const char *mech_name(const struct mech_bench *m) {
-  static char text[600];
+  static char text[900];
   const struct mech_setup *s = &m->s;
   snprintf(text, sizeof text,
            "%s B %lld Tq %lld Tk %lld H %lld Hkv %lld D %lld%s%s%s%s%s%s evicts %d dk_from %lld dropout %g", s->c->text,

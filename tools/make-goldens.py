@@ -68,6 +68,10 @@ CASES = {
     "alibi": dict(B=2, T=19, H=3, Hkv=1, D=8, attention={"alibi": {}}),
     "alibi-selective-packed": dict(B=1, T=24, H=4, Hkv=2, D=8, gain=1.5, documents=[[0, 15]], attention={
         "alibi": {"max_bias": 4}, "selective": {"head": 1, "mem": {"eps": 0.2, "tau": 1.0}}, "sinks": 1}),
+    "forget": dict(B=2, T=21, H=4, Hkv=2, D=8, attention={"forget": {}}),
+    "write-selective-packed": dict(B=1, T=24, H=4, Hkv=4, D=8, gain=1.5, documents=[[0, 15]], attention={
+        "write": {"window": 5}, "selective": {"head": 1, "mem": {"eps": 0.2, "tau": 1.0}}, "sinks": 1}),
+    "fade-forget-alibi": dict(B=2, T=19, H=2, Hkv=1, D=8, attention={"fade": {}, "forget": {}, "alibi": {}}),
     "window-packed": dict(B=2, T=17, H=2, Hkv=1, D=8, documents=[[0, 9], [0, 1]], attention={"window": 4}),
     "strided": dict(B=1, T=22, H=2, Hkv=2, D=8, attention={"strided": 4}),
     "sqrt": dict(B=1, T=27, H=2, Hkv=1, D=8, attention={"sqrt": {"buffer": 3, "density": 1.3}}),
@@ -127,6 +131,12 @@ def slope(case, h):
     of = lambda n: [2 ** (-most * (k + 1) / n) for k in range(n)]
     return (of(whole) + of(2 * whole)[0::2])[h]
 
+def gated(a, x, b, g, i, j, logit):
+    """Numbers of the keys: forget gates (Lin et al. 2025, section 3) as running sums, write gates, retention gates."""
+    if "forget" in a: logit = logit + x["forget"][b, i, g] - x["forget"][b, j, g]
+    if "write" in a and i - j >= a["write"]["window"]: logit = logit + x["write"][b, j, g]
+    return logit * torch.exp((i - j) * x["fade"][b, j, g]) if "fade" in a else logit
+
 def thresholded(a, keys, weights):
     """The keys (None: a learned sink) that the threshold keeps, and how many of them are content."""
     control = set(a["threshold"].get("control", []))
@@ -154,7 +164,8 @@ def selected(case, x, b, group, i, j):
     key = x["k"][b, h * Hkv // H, j]
     value = scale * x["q"][b, h, i].dot(key + x["p"][i - j] if a.get("relative") else key)
     if "alibi" in a: value = value - slope(case, h) * (i - j)
-    return value + x["bias"][bucket(a, i - j), h] if "buckets" in a else value
+    if "buckets" in a: value = value + x["bias"][bucket(a, i - j), h]
+    return gated(a, x, b, h * Hkv // H, i, j, value)
 
 def open_selections(case, x, b, group):
     """F [T,T] of rows that see and select in both directions: for every row the sum over all other rows."""
@@ -190,6 +201,7 @@ def head_row(case, x, b, h, i, first, F, held):
         key = x["k"][b, g, j] + x["p"][i - j] if a.get("relative") else x["k"][b, g, j]
         logit = scale * q.dot(key) + (x["bias"][bucket(a, i - j), h] if "buckets" in a else 0)
         if "alibi" in a: logit = logit - slope(case, h) * (i - j)
+        logit = gated(a, x, b, g, i, j, logit)
         keys.append(j); values.append(x["v"][b, g, j]); masks.append(mask)
         logits.append(logit - F[j] if F is not None else logit)
     y, kept = zero, 0
@@ -289,6 +301,9 @@ def make(name, case, folder):
     if isinstance(a.get("exclusive"), dict) and a["exclusive"].get("gate"): given["gate"] = 0.7 + 0.3 * new(H)
     if "gate" in a:
         given["output_gate"] = torch.sigmoid(new(*((B, T, H, D) if a["gate"] == "elementwise" else (B, T, H))))
+    for gate, bias in ("forget", 1), ("write", 0), ("fade", 3):
+        if gate in a: given[gate] = torch.nn.functional.logsigmoid(new(B, T, Hkv) + bias)
+    if "forget" in a: given["forget"] = given["forget"].double().cumsum(1).float()
     x = {n: t.double().requires_grad_(n != "dy") for n, t in given.items()}
     if "documents" in case:
         starts = [[max(f for f in d if f <= t) for t in range(T)] for d in case["documents"]]

@@ -157,6 +157,10 @@ typedef struct wn_attention_arrays {
   void *dsq, *dsk; /* [B,T,G,D] */
   void *dstrength; /* [G] */
   void *dz, *dzt, *dp, *dbias, *dsink_k, *dsink_v, *dgate, *doutput_gate; /* as their inputs */
+  /* Numbers of the keys, [B,T,Hkv], each only with its mechanism: the running sums of the log of the forget gates, and
+   * the log of the write and the retention gates */
+  const void *forget, *write, *fade;
+  void *dforget, *dwrite, *dfade;
 } wn_attention_arrays;
 
 /* An array that a configuration needs or returns in addition to q, k, v, y and their gradients. For programs that treat

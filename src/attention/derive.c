@@ -19,8 +19,11 @@
   NUMBER(map[i].kind, WN_CALL_SELECTION), NUMBER(map[i].number, WN_CALL_SELECTION),                                    \
       NUMBER(map[i].n, WN_CALL_SELECTION), NUMBER(map[i].stride, WN_CALL_SELECTION),                                   \
       ARRAY(map[i].theta, WN_CALL_SELECTION, WN_CALL_REAL, ""),                                                        \
-      ARRAY(map[i].dtheta, WN_CALL_TRAINING, WN_CALL_REAL, "")
-_Static_assert(WN_SCORE_MAPS_MAX == 4, "as in the table");
+      ARRAY(map[i].dtheta, WN_CALL_TRAINING, WN_CALL_REAL, ""),                                                        \
+      STRIDED(map[i].key, WN_CALL_SELECTION, WN_CALL_REAL, "BKV", map[i].s_key),                                       \
+      NUMBER(map[i].s_key, WN_CALL_SELECTION),                                                                         \
+      STRIDED(map[i].dkey, WN_CALL_TRAINING, WN_CALL_REAL, "BKV", map[i].s_key)
+_Static_assert(WN_SCORE_MAPS_MAX == 6, "as in the table");
 
 static const struct wn_call_field call_fields[] = {
     NUMBER(B, WN_CALL_SHAPE),
@@ -102,6 +105,8 @@ static const struct wn_call_field call_fields[] = {
     MAP(1),
     MAP(2),
     MAP(3),
+    MAP(4),
+    MAP(5),
 
     NUMBER(sinks.n, WN_CALL_WEIGHTS),
     ARRAY(sinks.k, WN_CALL_WEIGHTS, WN_CALL_REAL, "VND"),
@@ -379,6 +384,9 @@ struct wn_attention wn_attention_selection_only(const struct wn_attention *op, w
   a.s_q.h = apart * op->s_q.h;
   if (op->k) a.k = (const char *)op->k + wn_call_bytes(op, WN_CALL_KEY, dtype, first.head * op->s_k.h);
   if (op->v) a.v = (const char *)op->v + wn_call_bytes(op, WN_CALL_VALUE, dtype, first.head * op->s_v.h);
+  for (int64_t i = 0; i < a.maps; i++)
+    if (a.map[i].key)
+      a.map[i].key = (const char *)a.map[i].key + wn_call_bytes(op, WN_CALL_REAL, dtype, first.head * a.map[i].s_key.h);
   a.head0 = wn_model_head(op, op->sel.head);
   a.head_step = apart * (op->head_step > 0 ? op->head_step : 1);
   a.sel.head = 0;

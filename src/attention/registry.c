@@ -65,12 +65,31 @@ const struct wn_mechanism_array *wn_mechanism_parameter(enum wn_array_role role,
   return NULL;
 }
 
+/* The call's map of the array's kind; NULL: none. */
+static struct wn_score_map *registry_map(const struct wn_mechanism_array *array, struct wn_attention *out) {
+  for (int64_t i = 0; array->map && i < out->maps; i++)
+    if (out->map[i].kind == array->map) return &out->map[i];
+  return NULL;
+}
+
+void wn_mechanism_bind_gradient(const struct wn_mechanism_array *array, void *gradient, struct wn_attention *out) {
+  struct wn_score_map *map = registry_map(array, out);
+  if (array->op_gradient) memcpy((char *)out + array->op_gradient, &gradient, sizeof gradient);
+  if (map) *(array->role == WN_ARRAY_INPUT ? &map->dkey : &map->dtheta) = gradient;
+}
+
 void wn_mechanism_bind(const struct wn_mechanism_array *array, const void *value, void *gradient,
                        struct wn_attention *out) {
+  struct wn_score_map *map = registry_map(array, out);
   if (array->op) memcpy((char *)out + array->op, &value, sizeof value);
-  if (array->op_gradient) memcpy((char *)out + array->op_gradient, &gradient, sizeof gradient);
-  for (int64_t i = 0; array->map && i < out->maps; i++)
-    if (out->map[i].kind == array->map) out->map[i].theta = value, out->map[i].dtheta = gradient;
+  if (map) *(array->role == WN_ARRAY_INPUT ? &map->key : &map->theta) = value;
+  wn_mechanism_bind_gradient(array, gradient, out);
+}
+
+struct wn_stride *wn_mechanism_strides(const struct wn_mechanism_input *input, const struct wn_mechanism_array *array,
+                                       struct wn_attention *out) {
+  struct wn_score_map *map = registry_map(array, out);
+  return map ? &map->s_key : (struct wn_stride *)(void *)((char *)out + input->strides);
 }
 
 static const struct wn_mechanism_array *registry_array(const struct wn_mechanism *m, const char *name) {
@@ -102,7 +121,7 @@ const char *wn_attention_input_not_cached(const wn_attention_config *config) {
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_attention_inputs(config, &dims, in);
   for (int i = 0; i < n; i++)
-    if (in[i].how->of_keys && in[i].array->op != WN_OP_AT(sel.sk)) return in[i].array->name;
+    if (in[i].how->of_keys && !in[i].array->map && in[i].array->op != WN_OP_AT(sel.sk)) return in[i].array->name;
   return NULL;
 }
 
@@ -125,6 +144,13 @@ wn_status wn_attention_config_check(wn_context *ctx, const char *where, const wn
   const char *term = config->bidirectional ? wn_attention_config_lacks(config, WN_TRAIT_OPEN) : NULL;
   if (term)
     return wn_fail(ctx, WN_ERR_CONFIG, "%s: bidirectional attention does not serve the term \"%s\"", where, term);
+  const struct wn_mechanism *bends = NULL; /* the one whose map must be the last */
+  for (int i = 0; i < wn_mechanism_count(); i++) {
+    const struct wn_mechanism *m = wn_mechanism_at(i);
+    if (!m->score || !(m->score->forward_double || m->score->scales) || !m->is_enabled(config)) continue;
+    if (bends) return wn_fail(ctx, WN_ERR_CONFIG, "%s: %s and %s exclude each other", where, bends->name, m->name);
+    bends = m;
+  }
   for (int i = 0; i < wn_mechanism_count(); i++) {
     if (!wn_mechanism_at(i)->check) continue;
     wn_status status = wn_mechanism_at(i)->check(ctx, where, config, shape);
@@ -133,13 +159,28 @@ wn_status wn_attention_config_check(wn_context *ctx, const char *where, const wn
   return WN_OK;
 }
 
+/* Biases come first, then keyed maps, then what depends on the logit. */
+static int map_place(const struct wn_score_map *map) {
+  return map->kind->forward_double ? 3 : map->kind->scales ? 2 : map->kind->keyed_double ? 1 : 0;
+}
+
 void wn_attention_terms(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   for (int i = 0; i < wn_mechanism_count(); i++)
     if (wn_mechanism_at(i)->is_enabled(config)) wn_mechanism_at(i)->fill(config, layer, head_size, out);
-  for (int64_t i = 0; i + 1 < out->maps; i++) { /* a curve comes after all biases */
-    const struct wn_score_map map = out->map[i];
-    if (map.kind->forward_double) out->map[i] = out->map[i + 1], out->map[i + 1] = map;
-  }
+  for (int64_t i = 1; i < out->maps; i++) /* an insertion sort: those of a kind stay in order */
+    for (int64_t j = i; j > 0 && map_place(&out->map[j - 1]) > map_place(&out->map[j]); j--) {
+      const struct wn_score_map map = out->map[j];
+      out->map[j] = out->map[j - 1], out->map[j - 1] = map;
+    }
+}
+
+int64_t wn_attention_keyed(const wn_attention_config *config, int64_t kv_heads, struct wn_score_map *out) {
+  struct wn_attention call = {.H = kv_heads, .Hkv = kv_heads};
+  int64_t n = 0;
+  wn_attention_terms(config, -1, 1, &call);
+  for (const struct wn_score_map *t = call.map; t < call.map + call.maps; t++)
+    if (t->kind->keyed_double) out[n++] = *t;
+  return n;
 }
 
 bool wn_attention_has_sinks(const wn_attention_config *config) {

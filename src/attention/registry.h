@@ -11,6 +11,7 @@
 
 struct wn_attention;  /* ops/attention.h */
 struct wn_score_kind; /* ops/score.h */
+struct wn_score_map;
 
 /* The model's shape, for a check; heads 0: not known yet. */
 struct wn_attention_shape {
@@ -36,7 +37,7 @@ struct wn_mechanism_array {
   wn_dtype dtype;                  /* of a result; WN_F32 stands for the call's dtype */
   size_t array, array_gradient;    /* offsets into wn_attention_arrays; a result has no gradient: 0 */
   size_t op, op_gradient;          /* offsets into struct wn_attention; 0: not there */
-  const struct wn_score_kind *map; /* instead of these: theta of the call's map of this kind */
+  const struct wn_score_kind *map; /* instead of these: of the call's map of this kind theta, or, of an input, key */
   /* Of a parameter: its first value (NULL: 0), random when init_std > 0. After each step a ratio is clamped to [0,1]
    * and a positive one to 0 and above; neither decays. */
   double (*init)(const wn_attention_config *config);
@@ -47,7 +48,12 @@ struct wn_mechanism_array {
 };
 
 /* How the model computes an array of role INPUT from its layer's input x, for every token: y = transform(x w^T + b). */
-enum wn_input_transform { WN_INPUT_LINEAR, WN_INPUT_SIGMOID };
+enum wn_input_transform {
+  WN_INPUT_LINEAR,
+  WN_INPUT_SIGMOID,
+  WN_INPUT_LOG_SIGMOID,
+  WN_INPUT_LOG_SIGMOID_SUMS /* the running sum of these over the tokens of a sequence */
+};
 enum wn_input_source { WN_INPUT_OF_NOTHING, WN_INPUT_OF_QUERIES, WN_INPUT_OF_KEYS };
 struct wn_mechanism_input {
   const char *array;  /* the name of the array, one of the mechanism's */
@@ -59,7 +65,7 @@ struct wn_mechanism_input {
   bool before_out; /* where files have its tensors; true: before attn.out.weight; false: after ffn.out.bias */
   enum wn_input_transform transform;
   double bias_init; /* the value that the bias starts with */
-  size_t strides;   /* offset of its struct wn_stride in struct wn_attention */
+  size_t strides;   /* offset of its struct wn_stride in struct wn_attention; unused for a map's */
   /* When a model without the mechanism is adapted: w starts at 0 and b at bias_neutral, or w stays random, or w is
    * copied from the model's query or key projection (`source`), from head source_head of each of `heads` groups. */
   double bias_neutral;
@@ -73,6 +79,11 @@ struct wn_mechanism_input {
 /* Sets an array's pointer and its gradient's in a call. */
 void wn_mechanism_bind(const struct wn_mechanism_array *array, const void *value, void *gradient,
                        struct wn_attention *out);
+/* The same of the gradient alone. */
+void wn_mechanism_bind_gradient(const struct wn_mechanism_array *array, void *gradient, struct wn_attention *out);
+/* Where a call has the strides of an input's array. */
+struct wn_stride *wn_mechanism_strides(const struct wn_mechanism_input *input, const struct wn_mechanism_array *array,
+                                       struct wn_attention *out);
 
 /* The offset of a field's pointer. */
 #define WN_ARRAY_AT(field) offsetof(wn_attention_arrays, field)
@@ -129,6 +140,9 @@ struct wn_mechanism {
   X(threshold)                                                                                                         \
   X(buckets)                                                                                                           \
   X(alibi)                                                                                                             \
+  X(forget)                                                                                                            \
+  X(write)                                                                                                             \
+  X(fade)                                                                                                              \
   X(softcap)                                                                                                           \
   X(off_by_one)                                                                                                        \
   X(gate)
@@ -175,7 +189,7 @@ struct wn_attention_input {
 int wn_attention_inputs(const wn_attention_config *config, const struct wn_attention_dims *dims,
                         struct wn_attention_input out[WN_MECHANISM_INPUTS_MAX]);
 /* The name of an input array with entries per key that caches do not keep, or NULL. (Caches keep selective
- * attention's.) */
+ * attention's, and score maps'.) */
 const char *wn_attention_input_not_cached(const wn_attention_config *config);
 
 /* The field groups of all mechanisms, for a wn_attention_config at offset `base`; returns how many (at most
@@ -197,6 +211,10 @@ wn_status wn_attention_call(wn_context *ctx, const wn_attention_config *config, 
 bool wn_attention_has_sinks(const wn_attention_config *config);
 /* Are outputs gated? */
 bool wn_attention_has_gate(const wn_attention_config *config);
+
+/* The configuration's keyed maps (ops/score.h), in the order of a call's; returns how many. */
+int64_t wn_attention_keyed(const wn_attention_config *config, int64_t kv_heads,
+                           struct wn_score_map *out /* [WN_SCORE_MAPS_MAX] */);
 
 /* Number of selections F in a layer: 0 without selective attention, else 1 or the number of key-value heads. */
 int64_t wn_attention_selections(const wn_attention_config *config, int64_t kv_heads);

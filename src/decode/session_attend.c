@@ -24,8 +24,7 @@ static void attend_operation(const struct wn_run *run, const struct wn_session *
   memset(&op->threshold, 0, sizeof op->threshold); /* the session sets its own */
   op->threshold.on = s->attention.threshold.enabled;
   op->threshold.tau = s->attention.threshold.tau;
-  *rows = (struct wn_kv_rows){
-      .k = op->k, .v = op->v, .sk = op->sel.sk, .s_k = op->s_k, .s_v = op->s_v, .s_sk = op->sel.s_sk};
+  *rows = wn_kv_rows_of(op);
 }
 
 /* Marks which keys of a call on this cache, whose last row is token `last`, are control tokens. Parts of a layer may
@@ -211,10 +210,7 @@ static wn_status attend_heads(struct wn_run *run, struct wn_session *s, int64_t 
   const struct wn_session_part *part = &s->parts[i];
   const wn_dtype dtype = run->exec.dtype;
   struct wn_attention of = wn_attention_of_heads(op, dtype, part->kv0, part->kv_heads);
-  struct wn_kv_rows fresh = *rows;
-  fresh.k = wn_element(rows->k, part->kv0 * rows->s_k.h, dtype);
-  fresh.v = wn_element(rows->v, part->kv0 * rows->s_v.h, dtype);
-  fresh.sk = wn_element(rows->sk, part->kv0 * rows->s_sk.h, dtype);
+  const struct wn_kv_rows fresh = wn_kv_rows_of_heads(rows, dtype, part->kv0);
   return attend_part(run, s, i, &of, &fresh, full);
 }
 

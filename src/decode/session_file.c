@@ -71,7 +71,7 @@ static wn_status file_shape(const struct file *f, int64_t i, struct wn_kv_shape 
   return WN_OK;
 }
 
-static void file_add(struct file *f, const char *name, void *at, int64_t rows, size_t row, size_t stride) {
+static void item_add(struct file *f, const char *name, void *at, int64_t rows, size_t row, size_t stride) {
   struct item *item = &f->items[f->count];
   if (!at) return;
   *item = (struct item){.at = at, .rows = rows, .row = row, .stride = stride};
@@ -91,18 +91,18 @@ static wn_status file_list(struct file *f) {
     size_t bytes;
     WN_TRY(file_shape(f, i, &shape, &bytes));
     snprintf(name, sizeof name, "part.%lld", (long long)i);
-    file_add(f, name, cache->k, 1, bytes, bytes);
+    item_add(f, name, cache->k, 1, bytes, bytes);
     f->items[f->count - 1].cache = cache;
     snprintf(name, sizeof name, "part.%lld.at", (long long)i);
-    file_add(f, name, cache->at, s->B * shape.groups, (size_t)f->held.count[i] * sizeof *cache->at,
+    item_add(f, name, cache->at, s->B * shape.groups, (size_t)f->held.count[i] * sizeof *cache->at,
              (size_t)cache->shape.capacity * sizeof *cache->at);
   }
   const size_t bytes = (size_t)s->B * C * wn_dtype_size(s->model->dtype);
-  file_add(f, "state", s->state, 1, bytes, bytes);
+  item_add(f, "state", s->state, 1, bytes, bytes);
   f->items[f->count - 1].device = true;
-  file_add(f, "text", s->history, s->B, n * sizeof *s->history, all * sizeof *s->history);
-  file_add(f, "control", s->control, s->B, n, all);
-  file_add(f, "marks", s->marks, s->B, all, all);
+  item_add(f, "text", s->history, s->B, n * sizeof *s->history, all * sizeof *s->history);
+  item_add(f, "control", s->control, s->B, n, all);
+  item_add(f, "marks", s->marks, s->B, all, all);
   return WN_OK;
 }
 

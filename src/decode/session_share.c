@@ -20,7 +20,8 @@ static bool share_keeps_all(const struct wn_session *s, const wn_budgets *b) {
 bool wn_session_shares_reading(const struct wn_session *s, const wn_budgets *other) {
   const wn_budgets *own = &s->budgets;
   const int64_t notes = wn_policy_notes(own);
-  if (s->B > 1 || s->compressed || s->history || s->control || s->counting || s->caches->shape.selections) return false;
+  if (s->B > 1 || s->compressed || s->history || s->control || s->counting) return false;
+  if (s->caches->shape.selections || s->caches->shape.keyed) return false;
   if (own->policy == WN_POLICY_OWN || other->policy == WN_POLICY_OWN) return false;
   if (!share_keeps_all(s, own) || !share_keeps_all(s, other) || wn_policy_notes(other) != notes) return false;
   return !notes || (own->policy == other->policy && own->per_kv_head == other->per_kv_head);

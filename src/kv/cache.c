@@ -29,11 +29,13 @@ static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct
       WN_ARRAY_SIZED(out->v, value, "values", true, WN_DIMS(s->B, s->Hkv, s->capacity)),
       WN_ARRAY_SIZED(out->sk, e, "selecting keys", s->bilinear, WN_DIMS(s->B, s->selections, s->capacity, s->D)),
       WN_ARRAY_SIZED(out->f, e, "selections", true, WN_DIMS(s->B, s->selections, s->capacity)),
+      WN_ARRAY_SIZED(out->numbers, e, "numbers of keys", true, WN_DIMS(s->B, s->Hkv, s->width, s->capacity)),
       WN_ARRAY_SIZED(out->at_shown, sizeof *out->at, "positions", true, WN_DIMS(s->B, s->groups, s->capacity)),
       WN_ARRAY_SIZED(out->notes, e, "notes", true, WN_DIMS(s->B, s->groups, s->notes, s->capacity)),
       WN_ARRAY_SIZED(out->index_shown, sizeof *out->index, "slots that are chosen", s->asked, WN_DIMS(s->B, s->groups)),
   };
   const struct wn_array read[] = {
+      WN_ARRAY_FOR(out->total, "running sums", s->keyed > 0, WN_DIMS(s->B, s->Hkv, s->keyed)),
       WN_ARRAY_FOR(out->at, "positions read", apart, WN_DIMS(s->B, s->groups, s->capacity)),
       WN_ARRAY_FOR(out->order, "order of the slots", s->asked, WN_DIMS(s->capacity)),
       WN_ARRAY_FOR(out->index, "chosen slots", apart && s->asked, WN_DIMS(s->B, s->groups)),
@@ -49,29 +51,6 @@ static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct
   if (apart) return;
   out->at = out->at_shown, out->index = out->index_shown, out->f_read = out->f, out->notes_read = out->notes;
   out->k_read = out->k, out->v_read = out->v;
-}
-
-void wn_kv_shape_of(const wn_attention_config *attention, int64_t kv_heads, int64_t head_size, int64_t B,
-                    int64_t capacity, wn_dtype dtype, const wn_budgets *budgets, struct wn_kv_shape *out) {
-  *out = (struct wn_kv_shape){.B = B,
-                              .Hkv = kv_heads,
-                              .D = head_size,
-                              .capacity = capacity,
-                              .dtype = dtype,
-                              .selections = wn_attention_selections(attention, kv_heads),
-                              .bilinear = attention->selective.enabled && attention->selective.bilinear};
-  if (!budgets) return;
-  out->groups = wn_policy_groups(budgets, kv_heads, out->selections);
-  out->notes = wn_policy_notes(budgets);
-  out->asked = wn_policy_on_host(wn_policy_row(budgets->policy));
-  out->asked_keys = out->asked && wn_policy_needs(budgets) & WN_POLICY_KEYS;
-  out->asked_values = out->asked && wn_policy_needs(budgets) & WN_POLICY_VALUES;
-}
-
-void wn_kv_shape_of_heads(struct wn_kv_shape *shape, int64_t g0, int64_t n) {
-  if (shape->selections > 1) shape->selections = n;
-  if (shape->groups > 1) shape->groups = n, shape->first_group = g0;
-  shape->Hkv = n;
 }
 
 bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes, size_t *host) {
@@ -118,6 +97,8 @@ void wn_kv_cache_reset(struct wn_kv_cache *cache) {
   cache->count = cache->seen = 0;
   cache->sorted = cache->at_known = true;
   cache->at_is_shown = cache->at_entered = false;
+  if (cache->total)
+    memset(cache->total, 0, (size_t)(cache->shape.B * cache->shape.Hkv * cache->shape.keyed) * sizeof *cache->total);
 }
 
 /* --- arrays by slot --- */
@@ -129,7 +110,8 @@ struct slots {
   size_t bytes;      /* size of one slot */
   wn_gguf_type type; /* how it is stored */
 };
-enum { ARRAYS_MAX = 5 };
+enum { ARRAYS_MAX = 6 };
+_Static_assert((int)WN_POLICY_NUMBERS_MAX == (int)WN_SCORE_MAPS_MAX, "every map of a call");
 
 /* All arrays by slot except the positions. */
 static int cache_arrays_of(const struct wn_kv_cache *c, struct slots out[ARRAYS_MAX]) {
@@ -141,6 +123,7 @@ static int cache_arrays_of(const struct wn_kv_cache *c, struct slots out[ARRAYS_
       {.data = c->sk, .rows = s->selections, .width = s->D, .bytes = (size_t)s->D * element},
       {.data = c->f, .rows = s->selections, .width = 1, .bytes = element},
       {.data = c->notes, .rows = s->groups * s->notes, .width = 1, .bytes = element},
+      {.data = c->numbers, .rows = s->Hkv * s->width, .width = 1, .bytes = element},
   };
   int n = 0;
   for (int i = 0; i < ARRAYS_MAX; i++)
@@ -232,16 +215,19 @@ wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cac
     if (to->data == cache->sk) WN_TRY(cache_put(exec, cache, to, r->sk, r->s_sk, t0, T));
     if (to->data == cache->f) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T));
     if (to->data == cache->notes) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T));
+    if (to->data == cache->numbers) wn_kv_numbers_put(cache, r, t0, T);
   }
   return cache_enter_positions(exec->ctx, cache, T);
 }
 
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
+  wn_kv_numbers_count(cache, cache->count, T, 1);
   cache->count += T;
   cache->seen += T;
 }
 
 void wn_kv_cache_forget(struct wn_kv_cache *cache, int64_t T) {
+  wn_kv_numbers_count(cache, cache->count - T, T, -1);
   cache->count -= T;
   cache->seen -= T;
 }
@@ -272,6 +258,7 @@ void wn_kv_cache_undo(struct wn_kv_cache *cache, struct wn_kv_slot saved, const 
   const int n = cache_arrays_of(cache, arrays);
   const int64_t last = cache->count - 1;
   const char *at = from;
+  wn_kv_numbers_count(cache, last, 1, -1);
   for (int i = 0; i < n; i++)
     for (int64_t r = 0; r < arrays[i].rows; r++, at += arrays[i].bytes) {
       char *slot = cache_slot(cache, &arrays[i], r, saved.slot);
@@ -337,23 +324,26 @@ struct wn_policy_held wn_kv_cache_held(const struct wn_kv_cache *cache, const st
                                        const struct wn_evict_rule *rule, int64_t K, int64_t row) {
   const struct wn_kv_shape *s = &cache->shape;
   const int64_t selection = s->selections > 1 ? row : row / s->groups;
-  return (struct wn_policy_held){.rule = rule,
-                                 .budgets = rule->budgets,
-                                 .layer = rule->layer,
-                                 .group = s->first_group + row % s->groups,
-                                 .count = cache->count,
-                                 .row = cache->seen,
-                                 .budget = K,
-                                 .dtype = s->dtype,
-                                 .at = cache->at + row * s->capacity,
-                                 .F = wn_element(read->f, selection * s->capacity, s->dtype),
-                                 .notes = wn_element(read->notes, row * s->notes * s->capacity, s->dtype),
-                                 .stride = s->capacity,
-                                 .heads = s->Hkv / s->groups,
-                                 .D = s->D,
-                                 .k = wn_kv_cache_rows(cache, false, read->k, row),
-                                 .v = wn_kv_cache_rows(cache, true, read->v, row),
-                                 .rows = s->dtype};
+  struct wn_policy_held held = {.rule = rule,
+                                .budgets = rule->budgets,
+                                .layer = rule->layer,
+                                .group = s->first_group + row % s->groups,
+                                .count = cache->count,
+                                .row = cache->seen,
+                                .budget = K,
+                                .dtype = s->dtype,
+                                .at = cache->at + row * s->capacity,
+                                .F = wn_element(read->f, selection * s->capacity, s->dtype),
+                                .notes = wn_element(read->notes, row * s->notes * s->capacity, s->dtype),
+                                .stride = s->capacity,
+                                .heads = s->Hkv / s->groups,
+                                .D = s->D,
+                                .k = wn_kv_cache_rows(cache, false, read->k, row),
+                                .v = wn_kv_cache_rows(cache, true, read->v, row),
+                                .rows = s->dtype,
+                                .numbers = (int)s->keyed};
+  wn_kv_numbers_held(cache, row, &held);
+  return held;
 }
 
 /* What a policy on the host sees of a group of a full cache. */
@@ -515,6 +505,7 @@ wn_status wn_kv_cache_gather(const struct wn_exec *exec, struct wn_kv_cache *fro
   struct slots a[ARRAYS_MAX], z[ARRAYS_MAX];
   const int arrays = cache_arrays_of(from, a);
   cache_arrays_of(to, z);
+  if (to->total) memcpy(to->total, from->total, (size_t)(s->B * s->Hkv * s->keyed) * sizeof *to->total);
   if (n == 0) return WN_OK;
   if (!memory->host && slots) WN_TRY(memory->copy_in(exec->ctx, shown, slots, (size_t)(s->B * P * n) * sizeof *slots));
   for (int i = 0; i < arrays; i++) {
@@ -555,6 +546,11 @@ wn_status wn_kv_cache_copy(wn_context *ctx, const struct wn_kv_cache *from, int6
     for (int64_t p = 0; p < P; p++)
       memcpy(to->at + (b * P + p) * to->shape.capacity,
              from->at + ((rows ? rows[b] : b / each) * P + p) * from->shape.capacity, (size_t)count * sizeof *to->at);
+  const int64_t keyed = from->shape.keyed, totals = from->shape.Hkv * keyed;
+  for (int64_t x = 0; to->total && x < to->shape.B * totals; x++) {
+    const int64_t b = x / totals, of = (rows ? rows[b] : b / each) * totals + x % totals;
+    to->total[x] = from->total[of] - wn_kv_numbers_of(from, of / keyed, of % keyed, count, from->count - count);
+  }
   to->count = count;
   to->seen = from->seen - (from->count - count);
   to->sorted = from->sorted;
@@ -585,6 +581,12 @@ void wn_kv_cache_bind(const struct wn_kv_cache *cache, int64_t T, struct wn_atte
     out->sel.sk = cache->sk;
     out->sel.s_sk = (struct wn_stride){s->selections * s->capacity * s->D, s->D, s->capacity * s->D};
   }
+  int64_t keyed = 0;
+  for (struct wn_score_map *t = out->map; t < out->map + out->maps; t++)
+    if (t->kind->keyed_double) {
+      t->key = wn_element(cache->numbers, keyed++ * s->capacity, s->dtype);
+      t->s_key = (struct wn_stride){s->Hkv * s->width * s->capacity, 1, s->width * s->capacity};
+    }
   if (cache->f) {
     out->sel.f_in = cache->f;
     out->sel.f_out = cache->f;

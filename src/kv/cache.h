@@ -23,13 +23,15 @@
 struct wn_kv_shape {
   int64_t B, Hkv, D, capacity; /* capacity: tokens per sequence */
   wn_dtype dtype;
-  int64_t selections;             /* G, the selections per sequence; 0: none */
-  bool bilinear;                  /* sk */
-  int64_t groups;                 /* P, groups that evict on their own; 0: nothing is evicted */
-  int64_t first_group;            /* the number of its first group in the layer */
-  int64_t notes;                  /* numbers that the policy keeps per token */
-  bool asked;                     /* the policy has functions of its own */
-  bool asked_keys, asked_values;  /* which read keys, values */
+  int64_t selections;   /* G, the selections per sequence; 0: none */
+  bool bilinear;        /* sk */
+  int64_t keyed, width; /* keyed maps (ops/score.h), and the numbers that a token has for them in a head */
+  struct wn_score_map map[WN_POLICY_NUMBERS_MAX]; /* `width` counts also what is summed, where one is a running sum */
+  int64_t groups;                                 /* P, groups that evict on their own; 0: nothing is evicted */
+  int64_t first_group;                            /* the number of its first group in the layer */
+  int64_t notes;                                  /* numbers that the policy keeps per token */
+  bool asked;                                     /* the policy has functions of its own */
+  bool asked_keys, asked_values;                  /* which read keys, values */
   wn_gguf_type k_type, v_type;    /* how k and v are stored (io/stored.h); F32: in dtype. New rows are in dtype */
   const struct wn_memory *memory; /* of keys, values and F; NULL: the host's */
 };
@@ -42,6 +44,9 @@ struct wn_kv_cache {
   void *k, *v;                /* [B,Hkv,capacity,D] as stored: a head's tokens are contiguous, as decoding reads them */
   void *sk;                   /* [B,G,capacity,D] or NULL */
   void *f;                    /* [B,G,capacity] or NULL */
+  void *numbers;              /* [B,Hkv,width,capacity] or NULL: of map i in row i; if one is a running sum, what is
+                               * summed in row keyed+i */
+  double *total;              /* [B,Hkv,keyed], on the host: the sums over all tokens seen */
   void *notes;                /* [B,P,notes,capacity] of the policy, or NULL */
   int32_t *at;                /* [B,P,capacity] absolute positions, on the host; NULL: slot j holds position j */
   int32_t *at_shown;          /* the same in the backend's memory; the same array if that is the host's */
@@ -79,7 +84,19 @@ void wn_kv_cache_reset(struct wn_kv_cache *cache);
 struct wn_kv_rows {
   const void *k, *v, *sk; /* [B,T,Hkv,D], sk [B,T,G,D] or NULL */
   struct wn_stride s_k, s_v, s_sk;
+  const void *number[WN_SCORE_MAPS_MAX]; /* [B,T,Hkv] of the keyed maps, not summed yet */
+  struct wn_stride s_number[WN_SCORE_MAPS_MAX];
 };
+/* The rows of a call, and those of its heads from g0 on. */
+struct wn_kv_rows wn_kv_rows_of(const struct wn_attention *op);
+struct wn_kv_rows wn_kv_rows_of_heads(const struct wn_kv_rows *rows, wn_dtype dtype, int64_t g0);
+/* numbers.c. _put: fills the numbers of T new slots from rows t0.. on. _of: what a head (of all sequences' heads) got
+ * in the sum of map i by n tokens, in slots from `first` on. _count: adds these to the sums, times `sign`. */
+void wn_kv_numbers_put(struct wn_kv_cache *cache, const struct wn_kv_rows *rows, int64_t t0, int64_t T);
+double wn_kv_numbers_of(const struct wn_kv_cache *cache, int64_t head, int64_t i, int64_t first, int64_t n);
+void wn_kv_numbers_count(struct wn_kv_cache *cache, int64_t first, int64_t n, double sign);
+/* Sets what a policy sees of the numbers of group `row`. */
+void wn_kv_numbers_held(const struct wn_kv_cache *cache, int64_t row, struct wn_policy_held *held);
 /* Writes rows t0..t0+T-1 after the tokens held. They count only after wn_kv_cache_advance. The caller has checked that
  * they fit, or made room. */
 wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_kv_rows *rows,

@@ -53,7 +53,9 @@ const char *wn_policy_option(wn_policy policy, int i, const char **help) {
 bool wn_policy_suits(wn_policy policy, const wn_attention_config *config) {
   WN_CHECK_OR(false, WN_POINTER(config));
   const struct wn_policy_row *row = wn_policy_row(policy);
-  return row && (!(row->needs & WN_POLICY_SELECTIONS) || config->selective.enabled);
+  struct wn_score_map maps[WN_SCORE_MAPS_MAX];
+  if (!row || (row->needs & WN_POLICY_SELECTIONS && !config->selective.enabled)) return false;
+  return !(row->needs & WN_POLICY_NUMBERS) || wn_attention_keyed(config, 1, maps) > 0;
 }
 
 bool wn_policy_register(const struct wn_policy_row *row, wn_policy *out) {
@@ -66,7 +68,7 @@ bool wn_policy_register(const struct wn_policy_row *row, wn_policy *out) {
 }
 
 wn_status wn_policy_check_needs(wn_context *ctx, const struct wn_policy_row *row, unsigned served, const char *who) {
-  static const char *const names[] = {"the selections F", "attention sums", "keys", "values"};
+  static const char *const names[] = {"the selections F", "attention sums", "keys", "values", "gates on keys"};
   const unsigned lacks = row->needs & ~served;
   if (!lacks) return WN_OK;
   const int first = __builtin_ctz(lacks), known = (int)(sizeof names / sizeof *names);

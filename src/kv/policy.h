@@ -16,17 +16,20 @@
 #include "winnow/kv.h"
 
 /* Every policy, in the order of their numbers: wn_policy_<name>, defined in policy/<name>.c. */
-#define WN_POLICIES(X) X(selective) X(h2o) X(tova) X(streaming) X(window) X(random) X(snapkv) X(knorm) X(keydiff)
+#define WN_POLICIES(X)                                                                                                 \
+  X(selective) X(h2o) X(tova) X(streaming) X(window) X(random) X(snapkv) X(knorm) X(keydiff) X(gates)
 
 /* What a policy needs in addition to positions. */
 enum wn_policy_need {
   WN_POLICY_SELECTIONS = 1 << 0, /* F: models with selective attention */
   WN_POLICY_SUMS = 1 << 1,       /* the attention sums of every row: for each token the sum of the heads' weights */
   WN_POLICY_KEYS = 1 << 2,       /* keys, rotated in a rotary model */
-  WN_POLICY_VALUES = 1 << 3      /* values */
+  WN_POLICY_VALUES = 1 << 3,     /* values */
+  WN_POLICY_NUMBERS = 1 << 4     /* the numbers of the keys: models with gates on keys */
 };
 /* The needs that evictions of whole sequences and caches can meet. */
-#define WN_POLICY_SERVED ((unsigned)(WN_POLICY_SELECTIONS | WN_POLICY_SUMS | WN_POLICY_KEYS | WN_POLICY_VALUES))
+#define WN_POLICY_SERVED                                                                                               \
+  ((unsigned)(WN_POLICY_SELECTIONS | WN_POLICY_SUMS | WN_POLICY_KEYS | WN_POLICY_VALUES | WN_POLICY_NUMBERS))
 
 struct wn_policy_row {
   wn_policy_info info;

@@ -152,8 +152,10 @@ static wn_status budgets_refuse_policy(wn_context *ctx, wn_policy policy, const 
     const size_t n = strlen(others);
     if (wn_policy_suits(p, config)) snprintf(others + n, sizeof others - n, "%s%s", n ? ", " : "", wn_policy_name(p));
   }
-  return wn_fail(ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" needs a model with selective attention; without it: %s",
-                 wn_policy_name(policy), others);
+  return wn_fail(
+      ctx, WN_ERR_CONFIG, "budgets: policy \"%s\" needs a model with %s; without it: %s", wn_policy_name(policy),
+      wn_policy_row(policy)->needs & WN_POLICY_NUMBERS ? "write, forget or retention gates" : "selective attention",
+      others);
 }
 
 static wn_status budgets_refuse_cache_positions(wn_context *ctx) {
@@ -251,6 +253,10 @@ static wn_status budgets_check_policy(wn_context *ctx, const wn_budgets *b, cons
         "budgets: \"per_kv_head\" needs \"selective.per_kv_head\" in a model with selective attention: one F "
         "for all heads belongs to tokens that all of them hold");
   if (b->cache_positions && !row->info.cache_positions) return budgets_refuse_cache_positions(ctx);
+  struct wn_score_map maps[WN_SCORE_MAPS_MAX];
+  if (b->cache_positions && wn_attention_keyed(&c->attention, c->kv_heads, maps) > 0)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets: \"cache_positions\" does not go with %s, which count by the text",
+                   maps[0].kind->name);
   if (b->cache_positions && c->position != WN_POS_ROPE && !c->attention.relative.enabled &&
       !c->attention.buckets.enabled)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: \"cache_positions\" needs rotary or relative positions, or buckets");

@@ -20,19 +20,37 @@ struct wn_linear wn_input_projection(const struct wn_run *run, int64_t l, const 
                            p->input_bias[in->slot]);
 }
 
-static struct wn_sigmoid input_sigmoid(const struct wn_attention_input *in, int64_t rows, void *y, void *d_y) {
-  return (struct wn_sigmoid){.n = rows * in->width, .x = y, .dx = d_y};
+static struct wn_sigmoid input_sigmoid(const struct wn_attention_input *in, enum wn_sigmoid_kind kind, int64_t B,
+                                       int64_t T, void *y, void *d_y) {
+  return (struct wn_sigmoid){.kind = kind, .n = B * T * in->width, .T = T, .W = in->width, .x = y, .dx = d_y};
+}
+static enum wn_sigmoid_kind input_kind(const struct wn_attention_input *in) {
+  return in->how->transform == WN_INPUT_SIGMOID ? WN_SIGMOID : WN_SIGMOID_LOG;
 }
 
 wn_status wn_input_transform(struct wn_run *run, const struct wn_attention_input *in, int64_t rows, void *y) {
-  const struct wn_sigmoid a = input_sigmoid(in, rows, y, NULL);
-  return in->how->transform == WN_INPUT_SIGMOID ? wn_run_sigmoid_forward(run, &a) : WN_OK;
+  const struct wn_sigmoid a = input_sigmoid(in, input_kind(in), 1, rows, y, NULL);
+  return in->how->transform == WN_INPUT_LINEAR ? WN_OK : wn_run_sigmoid_forward(run, &a);
 }
 
-wn_status wn_input_transform_back(struct wn_run *run, const struct wn_attention_input *in, int64_t rows, const void *y,
-                                  void *d_y) {
-  const struct wn_sigmoid a = input_sigmoid(in, rows, (void *)(uintptr_t)y, d_y);
-  return in->how->transform == WN_INPUT_SIGMOID ? wn_run_sigmoid_backward(run, &a) : WN_OK;
+wn_status wn_input_sum(struct wn_run *run, const struct wn_attention_input *in, int64_t B, int64_t T, void *y) {
+  const struct wn_sigmoid a = input_sigmoid(in, WN_SIGMOID_SUMS, B, T, y, NULL);
+  return in->how->transform == WN_INPUT_LOG_SIGMOID_SUMS ? wn_run_sigmoid_forward(run, &a) : WN_OK;
+}
+
+wn_status wn_input_transform_back(struct wn_run *run, const struct wn_attention_input *in, int64_t B, int64_t T,
+                                  const void *y, void *d_y) {
+  const bool sums = in->how->transform == WN_INPUT_LOG_SIGMOID_SUMS;
+  const struct wn_sigmoid a =
+      input_sigmoid(in, sums ? WN_SIGMOID_SUMS : input_kind(in), B, T, (void *)(uintptr_t)y, d_y);
+  return in->how->transform == WN_INPUT_LINEAR ? WN_OK : wn_run_sigmoid_backward(run, &a);
+}
+
+wn_status wn_inputs_sum(struct wn_run *run, const struct wn_layer_acts *a) {
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int n = run->recurrence.rows > 0 ? 0 : wn_layer_inputs(&run->model->config, in);
+  for (int i = 0; i < n; i++) WN_TRY(wn_input_sum(run, &in[i], run->B, run->T, a->input[in[i].slot]));
+  return WN_OK;
 }
 
 /* The projection that computes an input from the normed x that the layer keeps. */
@@ -61,26 +79,24 @@ void wn_inputs_bind(const struct wn_run *run, const struct wn_layer_acts *a, str
   for (int i = 0; i < n; i++) {
     const struct wn_stride strides = {run->T * in[i].width, in[i].width, in[i].size};
     wn_mechanism_bind(in[i].array, a->input[in[i].slot], NULL, out);
-    memcpy((char *)out + in[i].how->strides, &strides, sizeof strides);
+    *wn_mechanism_strides(in[i].how, in[i].array, out) = strides;
   }
 }
 
 void wn_inputs_bind_gradients(const struct wn_run *run, const struct wn_layer_temp *temp, struct wn_attention *out) {
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_layer_inputs(&run->model->config, in);
-  for (int i = 0; i < n; i++)
-    memcpy((char *)out + in[i].array->op_gradient, &temp->d_input[in[i].slot], sizeof(void *));
+  for (int i = 0; i < n; i++) wn_mechanism_bind_gradient(in[i].array, temp->d_input[in[i].slot], out);
 }
 
 wn_status wn_inputs_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
                              const struct wn_layer_temp *temp, void *d_x) {
-  const int64_t M = run->B * run->T;
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_layer_inputs(&run->model->config, in);
   for (int i = 0; i < n; i++) {
     if (in[i].how->of_keys && run->recurrence.rows > 0) continue;
     void *d_y = temp->d_input[in[i].slot];
-    WN_TRY(wn_input_transform_back(run, &in[i], M, a->input[in[i].slot], d_y));
+    WN_TRY(wn_input_transform_back(run, &in[i], run->B, run->T, a->input[in[i].slot], d_y));
     WN_TRY(wn_run_project_back(run, input_of_layer(run, l, &in[i]), a->n1, d_y, d_x, true));
   }
   return WN_OK;

@@ -435,6 +435,7 @@ wn_status wn_layer_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *
   struct wn_attention attention;
   run->unturned = wn_layer_has_cache_positions(run, l);
   WN_TRY(wn_layer_before(run, l, a, prev_mid, prev_branch));
+  WN_TRY(wn_inputs_sum(run, a));
   wn_layer_attention(run, l, a, &attention);
   if (run->unturned) {
     run->unturned = false;

@@ -152,10 +152,14 @@ wn_status wn_layer_experts_backward(struct wn_run *run, int64_t l, struct wn_lay
 int wn_layer_inputs(const wn_model_config *config, struct wn_attention_input *out /* [WN_MECHANISM_INPUTS_MAX] */);
 struct wn_linear wn_input_projection(const struct wn_run *run, int64_t l, const struct wn_attention_input *in,
                                      int64_t rows);
-/* y [rows,width] = transform(y), in place; and backward through it, d_y in place. */
+/* y [rows,width] = transform(y), in place, without running sums; _sum: these, over the T tokens of whole sequences
+ * (sessions have them in their caches); and backward through both, d_y in place. */
 wn_status wn_input_transform(struct wn_run *run, const struct wn_attention_input *in, int64_t rows, void *y);
-wn_status wn_input_transform_back(struct wn_run *run, const struct wn_attention_input *in, int64_t rows, const void *y,
-                                  void *d_y);
+wn_status wn_input_sum(struct wn_run *run, const struct wn_attention_input *in, int64_t B, int64_t T, void *y);
+wn_status wn_input_transform_back(struct wn_run *run, const struct wn_attention_input *in, int64_t B, int64_t T,
+                                  const void *y, void *d_y);
+/* The running sums of a pass over whole sequences; recurrence.c has its own. */
+wn_status wn_inputs_sum(struct wn_run *run, const struct wn_layer_acts *a);
 wn_status wn_inputs_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, bool of_keys);
 /* Sets the inputs, or their gradients, in the operation. */
 void wn_inputs_bind(const struct wn_run *run, const struct wn_layer_acts *a, struct wn_attention *out);

@@ -167,6 +167,7 @@ wn_status wn_recurrence_before(struct wn_run *run, int64_t l, struct wn_layer_ac
       void *y = wn_element(a->input[in[i].slot], b * stride * in[i].width, dtype);
       WN_TRY(wn_run_project(run, wn_input_projection(run, l, &in[i], keys), kv.x, y));
       WN_TRY(wn_input_transform(run, &in[i], keys, y));
+      WN_TRY(wn_input_sum(run, &in[i], 1, keys, y));
     }
   }
   if (!c->qk_norm) return recurrence_rotate(run, l, count, a->qkv, a->kv, W, false);
@@ -198,7 +199,7 @@ void wn_recurrence_attention(const struct wn_run *run, int64_t l, const struct w
   const int inputs = key_inputs(run, in);
   for (int i = 0; i < inputs; i++) {
     const struct wn_stride strides = {stride * in[i].width, in[i].width, in[i].size};
-    memcpy((char *)out + in[i].how->strides, &strides, sizeof strides);
+    *wn_mechanism_strides(in[i].how, in[i].array, out) = strides;
   }
   if (!out->sel.on) return;
   out->sel.f_in = wn_element(m->f, m->rows - count, dtype);
@@ -271,7 +272,8 @@ wn_status wn_recurrence_maps_backward(struct wn_run *run, int64_t l, const struc
     for (int i = 0; i < inputs; i++) {
       const int64_t first = b * stride * in[i].width;
       void *d_y = wn_element(temp->d_input[in[i].slot], first, dtype);
-      WN_TRY(wn_input_transform_back(run, &in[i], count + run->T, wn_element(a->input[in[i].slot], first, dtype), d_y));
+      WN_TRY(
+          wn_input_transform_back(run, &in[i], 1, count + run->T, wn_element(a->input[in[i].slot], first, dtype), d_y));
       WN_TRY(recurrence_rows_backward(run, l, a, b, count, wn_input_projection(run, l, &in[i], 0), d_y, d_in));
     }
   }

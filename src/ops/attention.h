@@ -230,13 +230,31 @@ static inline int64_t wn_model_head(const struct wn_attention *a, int64_t h) {
 static inline const struct wn_score_map *wn_score_curve(const struct wn_attention *a) {
   return a->maps > 0 && a->map[a->maps - 1].kind->forward_double ? &a->map[a->maps - 1] : NULL;
 }
+/* Is the call's last map one whose derivative backward computes from mapped logits: a curve, or keyed and scaling? */
+static inline bool wn_score_bends(const struct wn_attention *a) {
+  return a->maps > 0 && (a->map[a->maps - 1].kind->forward_double || a->map[a->maps - 1].kind->scales);
+}
+/* How many maps of the call are keyed. */
+static inline int64_t wn_score_keyed(const struct wn_attention *a) {
+  int64_t n = 0;
+  for (int64_t i = 0; i < a->maps; i++) n += a->map[i].kind->keyed_double != NULL;
+  return n;
+}
 /* sums[n] += the biases of head h (of the call) at distances x[n], or, with x NULL, first, first - 1, ... */
 void wn_score_biases(const struct wn_attention *a, bool wide, int64_t h, int64_t first, const int32_t *x, int64_t n,
                      double *sums);
-/* Maps a logit of head h at distance x; below, the curve's factor on its gradient, from the mapped logit y. wide: theta
- * has doubles. */
-double wn_score_logit(const struct wn_attention *a, bool wide, int64_t h, int64_t x, double logit);
-double wn_score_slope(const struct wn_attention *a, double y);
+/* A row of sequence b and one of its keys: head, the row's own key, the key, their distance. */
+struct wn_score_place {
+  int64_t b, h, own, j, x;
+};
+/* Maps a logit; below, from the gradient G of the mapped logit y to that of the logit, and to those of map i's numbers,
+ * the key's and the own key's. wide: arrays have doubles. */
+double wn_score_logit(const struct wn_attention *a, bool wide, struct wn_score_place at, double logit);
+struct wn_score_back {
+  double G, key[WN_SCORE_MAPS_MAX], row[WN_SCORE_MAPS_MAX];
+};
+struct wn_score_back wn_score_logit_back(const struct wn_attention *a, bool wide, struct wn_score_place at, double y,
+                                         double G);
 /* Have biases parameters? Backward sums the gradients of logits by distance for them. */
 static inline bool wn_score_learns(const struct wn_attention *a) {
   for (int64_t i = 0; i < a->maps; i++)

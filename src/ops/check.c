@@ -310,6 +310,13 @@ wn_status wn_check_sigmoid(const struct wn_exec *exec, const struct wn_sigmoid *
   const struct wn_check c = {exec, "sigmoid"};
   WN_TRY(wn_check_least(c, "n", a->n, 0));
   WN_TRY(wn_check_pointer(c, "x", a->x));
+  if (a->kind == WN_SIGMOID_SUMS) {
+    WN_TRY(wn_check_least(c, "T", a->T, 1));
+    WN_TRY(wn_check_least(c, "W", a->W, 1));
+    if (a->n % (a->T * a->W))
+      return wn_fail(exec->ctx, WN_ERR_SHAPE, "sigmoid: n is %lld, no multiple of %lld tokens of %lld", (long long)a->n,
+                     (long long)a->T, (long long)a->W);
+  }
   return backward ? wn_check_pointer(c, "dx", a->dx) : WN_OK;
 }
 

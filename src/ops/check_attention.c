@@ -67,6 +67,7 @@ static wn_status check_terms(struct wn_check c, const struct wn_attention *a, in
   }
   for (int64_t i = 0; i < a->maps; i++) {
     const struct wn_score_map *map = &a->map[i];
+    if (map->kind->keyed_double) WN_TRY(check_strided(c, "map.key", map->key, map->s_key, a->B, a->Tk, a->Hkv, 1));
     if (!map->kind->slope) continue;
     WN_TRY(wn_check_least(c, "map.n", map->n, 1));
     WN_TRY(wn_check_pointer(c, "map.theta", map->theta));
@@ -143,7 +144,10 @@ static wn_status check_served(struct wn_check c, const struct wn_attention *a, b
   for (int64_t i = 0; i < a->maps; i++) {
     const struct wn_score_kind *kind = a->map[i].kind;
     WN_TRY(wn_check_pointer(c, "map.kind", kind));
-    if (kind->forward_double && i < a->maps - 1)
+    if (kind->values && i > 0 && !a->map[i - 1].kind->values)
+      return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "attention: the term \"%s\" must come before \"%s\"", kind->name,
+                     a->map[i - 1].kind->name);
+    if ((kind->forward_double || kind->scales) && i < a->maps - 1)
       return wn_fail(c.exec->ctx, WN_ERR_UNSUPPORTED, "attention: the term \"%s\" must come after \"%s\"", kind->name,
                      a->map[i + 1].kind->name);
   }

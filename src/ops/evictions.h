@@ -22,7 +22,8 @@ enum {
                              WN_TERM_RELATIVE | WN_TERM_SINKS | WN_TERM_EXCLUSIVE | WN_TERM_GATE | WN_TERM_DROPOUT |
                              WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS |
                              WN_TERM_POSITIONS_BY_HEAD | WN_TERM_SUMS | WN_TERM_LOOK | WN_TERM_OPEN | WN_TERM_HALF |
-                             WN_TERM_BLOCKS | WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_SCORE_MAP,
+                             WN_TERM_BLOCKS | WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_SCORE_MAP |
+                             WN_TERM_KEYED,
   /* Terms of a call whose evictions and selections the operation can compute. */
   WN_EVICTIONS_SERVED = WN_EVICTIONS_SUMS_SERVED | WN_TERM_THRESHOLD
 };

@@ -338,11 +338,18 @@ struct wn_gather {
   void *y;
   struct wn_stride s_y;
 };
-/* Forward: x = 1 / (1 + exp(-x)). Backward, where x is forward's output: dx *= x (1 - x). */
+/* s(x) = 1 / (1 + exp(-x)), in place; backward gets forward's output and turns dx into the gradient of its input.
+ *   SIGMOID   x = s(x)
+ *   LOG       x = log s(x), rounded to multiples of 2^-26 (of doubles 2^-46, exact up to 128), so that sums in doubles
+ *             are exact
+ *   SUMS      x[b,t,w] = sum over u <= t of x[b,u,w]. Backward goes through LOG as well: to the input of log s */
+enum wn_sigmoid_kind { WN_SIGMOID, WN_SIGMOID_LOG, WN_SIGMOID_SUMS };
+#define WN_LOG_SIGMOID_UNIT(doubles) ((doubles) ? 0x1p-46 : 0x1p-26)
 struct wn_sigmoid {
-  int64_t n;
-  void *x;  /* [n] */
-  void *dx; /* [n] */
+  enum wn_sigmoid_kind kind;
+  int64_t n, T, W; /* SUMS: n = B T W */
+  void *x;         /* [n] */
+  void *dx;        /* [n] */
 };
 
 /* What a step reports. Sums are in double and sequential, so that every backend gives the same bits. */

@@ -1,7 +1,8 @@
 /* Score maps: terms of attention that change one logit at a time. A mechanism defines its map; the operation knows only
  * this interface. Maps act after scale * q . (k + p[x]) and before selection, masks and spans, in order: a selecting
- * head selects with mapped logits. There are two forms:
+ * head selects with mapped logits. There are three forms:
  *   bias    L += f(head, x), x the distance of the key from the row; f may have parameters theta[n,H] with gradients
+ *   keyed   L = f(L, x, row, key), after all biases: key is a number of the key, row that of the row's own key
  *   curve   L = f(L), the last map of a call
  *
  * The functions of a map are written once, in a header in ops/term/ or in a test, and compiled for every backend:
@@ -10,10 +11,13 @@
  *           double NAME_value(t, of_head, at)     f
  *           double NAME_slope(t, at, k)           df / d theta[k,head]
  *           struct wn_interval NAME_reach(t, open, k)       the distances at which that is not 0
+ *   keyed   REAL NAME_forward_REAL(t, logit, at); NAME_slope_REAL(t, y, at): the derivatives of y = f by L, row and
+ *           key; float and double
  *   curve   REAL NAME_forward_REAL(t, logit), REAL NAME_backward_REAL(t, y): df / dL from y = f(L); float and double */
 #ifndef WN_OPS_SCORE_H
 #define WN_OPS_SCORE_H
 
+#include "ops/stride.h"
 #include "ops/term/term.h"
 #include "winnow/context.h"
 
@@ -22,6 +26,27 @@ struct wn_score_at {
   int64_t head, x;
   bool open; /* rows without causality: x may be below 0 */
   bool wide; /* theta has doubles, not floats */
+};
+
+/* Where a keyed map is asked for, and its derivatives. x is below 0 for keys after the row, which no row sees. */
+#define WN_SCORE_PAIR(REAL)                                                                                            \
+  struct wn_score_pair_##REAL {                                                                                        \
+    REAL x, row, key;                                                                                                  \
+  };                                                                                                                   \
+  struct wn_score_slope_##REAL {                                                                                       \
+    REAL logit, row, key;                                                                                              \
+  };
+WN_SCORE_PAIR(float)
+WN_SCORE_PAIR(double)
+
+/* A row and n of its keys. Backward adds to dkey[n] and *drow. */
+struct wn_score_keys {
+  int64_t n, first; /* distances x[n], or, with x NULL, first, first - 1, ... */
+  const int32_t *x;
+  double row;
+  const void *key; /* [n] */
+  void *dkey;
+  double *drow;
 };
 
 struct wn_score_map;
@@ -39,6 +64,14 @@ struct wn_score_kind {
   double (*slope)(const struct wn_score_map *, struct wn_score_at at, int64_t k); /* NULL: no parameters */
   struct wn_interval (*reach)(const struct wn_score_map *, bool open, int64_t k);
   const void *kernels; /* struct score_kernels of backends/cuda/attention/score.cuh, for WN_SCORE_OTHER; or NULL */
+  /* Keyed: replaces L[n]; turns the gradients G[n] of the mapped logits y[n] into those of L. */
+  bool scales; /* its derivatives depend on y: no map may come after it */
+  bool sums;   /* the numbers are running sums over the sequence's tokens */
+  void (*keyed_double)(const struct wn_score_map *, const struct wn_score_keys *, double *L);
+  void (*keyed_back_double)(const struct wn_score_map *, const struct wn_score_keys *, const double *y, double *G);
+  void (*keyed_float[WN_SCORE_ISAS])(const struct wn_score_map *, const struct wn_score_keys *, float *L);
+  void (*keyed_back_float[WN_SCORE_ISAS])(const struct wn_score_map *, const struct wn_score_keys *, const float *y,
+                                          float *G);
   /* A curve: replaces L[n]; multiplies the gradients G[n] of the mapped logits y[n]. */
   void (*forward_double)(const struct wn_score_map *, double *L, int64_t n);
   void (*backward_double)(const struct wn_score_map *, const double *y, double *G, int64_t n);
@@ -54,8 +87,11 @@ struct wn_score_map {
   int64_t stride;    /* elements from one row of theta to the next: the model's heads */
   const void *theta; /* [n,stride] */
   void *dtheta;      /* [n,stride] added to; or NULL */
+  const void *key;   /* [B,Tk,Hkv] of a keyed map: a number for each key */
+  struct wn_stride s_key;
+  void *dkey; /* with the strides of key; overwritten; or NULL */
 };
-#define WN_SCORE_MAPS_MAX 4
+#define WN_SCORE_MAPS_MAX 6
 
 WN_TERM double wn_score_theta(const struct wn_score_map *t, struct wn_score_at at, int64_t k) {
   const int64_t i = k * t->stride + at.head;
@@ -92,12 +128,42 @@ WN_TERM double wn_score_theta(const struct wn_score_map *t, struct wn_score_at a
   TARGET static void NAME##_back_##ISA(const struct wn_score_map *t, const REAL *y, REAL *G, int64_t n) {              \
     _Pragma("omp simd") for (int32_t i = 0; i < (int32_t)n; i++) G[i] *= NAME##_backward_##REAL(t, y[i]);              \
   }
-/* NOLINTEND(bugprone-macro-parentheses) */
 #define WN_SCORE_CURVE(NAME)                                                                                           \
   WN_SCORE_CURVE_FOR(, NAME, double, double)                                                                           \
   WN_SCORE_CURVE_FOR(, NAME, float, plain)                                                                             \
   WN_SCORE_CURVE_FOR(WN_SCORE_AVX2, NAME, float, avx2)                                                                 \
   WN_SCORE_CURVE_FOR(WN_SCORE_AVX512, NAME, float, avx512)
+#define WN_SCORE_KEYED_FOR(TARGET, NAME, REAL, ISA)                                                                    \
+  TARGET static void NAME##_on_##ISA(const struct wn_score_map *t, const struct wn_score_keys *k, REAL *L) {           \
+    const REAL *key = k->key;                                                                                          \
+    const int32_t first = (int32_t)k->first;                                                                           \
+    _Pragma("omp simd") for (int32_t i = 0; i < (int32_t)k->n; i++) L[i] = NAME##_forward_##REAL(                      \
+        t, L[i], (struct wn_score_pair_##REAL){(REAL)(k->x ? k->x[i] : first - i), (REAL)k->row, key[i]});             \
+  }                                                                                                                    \
+  TARGET static void NAME##_back_##ISA(const struct wn_score_map *t, const struct wn_score_keys *k, const REAL *y,     \
+                                       REAL *G) {                                                                      \
+    const REAL *key = k->key;                                                                                          \
+    REAL *dkey = k->dkey, drow = 0;                                                                                    \
+    const int32_t first = (int32_t)k->first;                                                                           \
+    _Pragma("omp simd reduction(+ : drow)") for (int32_t i = 0; i < (int32_t)k->n; i++) {                              \
+      const struct wn_score_pair_##REAL at = {(REAL)(k->x ? k->x[i] : first - i), (REAL)k->row, key[i]};               \
+      const struct wn_score_slope_##REAL slope = NAME##_slope_##REAL(t, y[i], at);                                     \
+      drow += G[i] * slope.row;                                                                                        \
+      dkey[i] += G[i] * slope.key;                                                                                     \
+      G[i] *= slope.logit;                                                                                             \
+    }                                                                                                                  \
+    *k->drow += (double)drow;                                                                                          \
+  }
+/* NOLINTEND(bugprone-macro-parentheses) */
+#define WN_SCORE_KEYED(NAME)                                                                                           \
+  WN_SCORE_KEYED_FOR(, NAME, double, double)                                                                           \
+  WN_SCORE_KEYED_FOR(, NAME, float, plain)                                                                             \
+  WN_SCORE_KEYED_FOR(WN_SCORE_AVX2, NAME, float, avx2)                                                                 \
+  WN_SCORE_KEYED_FOR(WN_SCORE_AVX512, NAME, float, avx512)
+#define WN_SCORE_KEYED_OF(NAME)                                                                                        \
+  .keyed_double = NAME##_on_double, .keyed_back_double = NAME##_back_double,                                           \
+  .keyed_float = {NAME##_on_plain, NAME##_on_avx2, NAME##_on_avx512},                                                  \
+  .keyed_back_float = {NAME##_back_plain, NAME##_back_avx2, NAME##_back_avx512}
 #define WN_SCORE_CURVE_OF(NAME)                                                                                        \
   .forward_double = NAME##_on_double, .backward_double = NAME##_back_double,                                           \
   .forward_float = {NAME##_on_plain, NAME##_on_avx2, NAME##_on_avx512},                                                \

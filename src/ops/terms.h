@@ -28,6 +28,7 @@ enum {
   X(THRESHOLD, "threshold", a->threshold.on, WN_TRAIT_BACKWARD)                                                        \
   X(EXCLUSIVE, "exclusive", a->exclusive.on, WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)                                   \
   X(GATE, "gate", a->gate.on, WN_TRAIT_HALF | WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)                                  \
+  X(KEYED, "numbers of the keys", wn_score_keyed(a) > 0, WN_TRAIT_HALF | WN_TRAIT_BACKWARD)                            \
   X(DROPOUT, "dropout", a->dropout.p > 0, WN_TRAIT_OPEN | WN_TRAIT_HALF | WN_TRAIT_BACKWARD | WN_TRAIT_LOGIT)          \
   X(DOCUMENTS, "documents", a->doc_start != NULL, WN_TRAIT_HALF | WN_TRAIT_BACKWARD | WN_TRAIT_DEAD_KEYS)              \
   X(EVICTION, "eviction", a->slots.evicted_at != NULL && wn_slot_groups(a) == 1,                                       \
@@ -72,7 +73,7 @@ enum {
 
 /* Has the kind functions? */
 static inline bool wn_score_known(const struct wn_score_kind *kind) {
-  return kind->values || kind->forward_double;
+  return kind->values || kind->keyed_double || kind->forward_double;
 }
 /* The terms of a call. */
 static inline uint32_t wn_call_terms(const struct wn_attention *a) {

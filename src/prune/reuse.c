@@ -338,7 +338,10 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const s
   const bool pieces = r->select_heads == 0 || model->backend->whole_selections;
   /* Without evictions these masks take a path that sums distant keys differently. */
   const bool sparse = c->attention.root.enabled || c->attention.strided > 0;
-  r->base.by_rows = pieces && !sparse && !(wn_policy_needs(&r->budgets) & WN_POLICY_SUMS);
+  /* The numbers of keys are not kept: all positions are computed. */
+  struct wn_score_map maps[WN_SCORE_MAPS_MAX];
+  r->base.by_rows = pieces && !sparse && wn_attention_keyed(&c->attention, c->kv_heads, maps) == 0 &&
+                    !(wn_policy_needs(&r->budgets) & WN_POLICY_SUMS);
   wn_status status;
   WN_TRY_GOTO(wn_alloc(ctx, "budgets", (size_t)c->layers * sizeof *r->budgets.tokens, &p), fail);
   r->budgets.tokens = p;

@@ -138,6 +138,7 @@ static wn_status reuse_run_layers(struct wn_reuse *r, struct wn_reuse_task *t, s
       mid = branch = NULL;
     }
     WN_TRY(wn_layer_before(run, l, &a, mid, branch));
+    WN_TRY(wn_inputs_sum(run, &a));
     WN_TRY(wn_reuse_attend(run, r, t, l, &a, &h));
     if (t->to && (t->fresh || l > t->first_layer)) reuse_keep(r, t, l, &a, &h);
     WN_TRY(wn_layer_after(run, l, &a, &r->temp, true));

@@ -327,28 +327,3 @@ enum wn_http_entry wn_served_enter(struct wn_served *served, struct wn_http_requ
   pthread_mutex_unlock(&all->lock);
   return entry;
 }
-
-void wn_served_hold(struct wn_served *served) {
-  pthread_mutex_lock(&served->all->lock);
-  served->users++;
-  pthread_mutex_unlock(&served->all->lock);
-}
-
-void wn_served_release(struct wn_served *served) {
-  struct wn_models *all = served->all;
-  pthread_mutex_lock(&all->lock);
-  served->used = ++all->tick;
-  if (--served->users == 0 && served->state == WN_SERVED_LEAVING) pthread_cond_signal(&all->news);
-  pthread_mutex_unlock(&all->lock);
-}
-
-const char *wn_served_status(const struct wn_served *served, bool *failed, int64_t *context) {
-  static const char *const names[] = {[WN_SERVED_OUT] = "unloaded",
-                                      [WN_SERVED_WANTED] = "loading",
-                                      [WN_SERVED_LOADING] = "loading",
-                                      [WN_SERVED_READY] = "loaded",
-                                      [WN_SERVED_LEAVING] = "loaded"};
-  *failed = served->failed;
-  *context = served->context;
-  return names[served->state];
-}

@@ -77,6 +77,9 @@ static const struct neutral {
     {"relative", "{\"relative\":true}", "p", 0},
     {"buckets", "{\"buckets\":true}", "bias", 0},
     {"alibi", "{\"alibi\":{\"max_bias\":1000}}", NULL, 0},
+    {"forget", "{\"forget\":true}", "forget", 0},
+    {"write", "{\"write\":{\"window\":9}}", "write", 0},
+    {"fade", "{\"fade\":true}", "fade", 0},
     {"softcap", "{\"softcap\":{\"cap\":1e9}}", NULL, 0},
     {"selective", "{\"selective\":{\"bilinear\":true}}", "sq", 0},
     {"selective", "{\"selective\":{\"strength\":\"learned\"}}", "strength", 0},
@@ -97,6 +100,8 @@ static bool check_neutral(const struct mech_bench *plain, int only) {
   bool any = false, set[NEUTRALS] = {false};
   for (int n = 0; n < NEUTRALS; n++) {
     if ((only >= 0 && n != only) || enabled(&c, neutral[n].mechanism)) continue;
+    if (!strcmp(neutral[n].mechanism, "softcap") && enabled(&c, "fade")) continue; /* a refused pair */
+    if (!strcmp(neutral[n].mechanism, "fade") && enabled(&c, "softcap")) continue;
     const struct mech_case before = c;
     mech_merge(&c, before.text, neutral[n].text);
     set[n] = any = true;
@@ -245,6 +250,8 @@ static struct wn_attention piece_of(const struct mech_bench *m, int64_t row, int
     a.sel.sq = moved(m, a.sel.sq, row * a.sel.s_sq.t), a.dsq = moved(m, a.dsq, row * a.sel.s_sq.t);
     a.sel.sk = moved(m, a.sel.sk, key * a.sel.s_sk.t), a.dsk = moved(m, a.dsk, key * a.sel.s_sk.t);
   }
+  for (struct wn_score_map *t = a.map; t < a.map + a.maps; t++)
+    t->key = moved(m, t->key, key * t->s_key.t), t->dkey = moved(m, t->dkey, key * t->s_key.t);
   if (a.sel.on) a.sel.F = NULL, a.sel.f_stride = m->s.Tk, a.sel.f_out = moved(m, a.sel.f_out, key);
   if (a.threshold.control) a.threshold.control += key;
   a.slots.stride = m->s.Tk; /* evictions: only with key 0 */
@@ -282,22 +289,21 @@ static void rows_take(struct mech_bench *m, const struct rows *r, int64_t row, i
   free(r->dM);
 }
 
-/* Adds this piece's part of dk and dv to the sum over pieces. */
-static void add_keys(const struct mech_bench *m, int64_t keys, double *sum[2]) {
-  static const char *const names[] = {"dk", "dv"};
-  for (int n = 0; n < 2; n++) {
-    const int which = mech_find(m, names[n]);
-    const struct mech_array *a = &m->a[which];
-    for (int64_t i = 0; i < a->count; i++)
-      if (mech_counts(m, which, i) && i / a->t_stride % T < keys) sum[n][i] += mech_get(m, which, i);
+/* Adds this piece's part of the gradients of keys to the sums over pieces. */
+static const char *const of_keys[] = {"dk", "dv", MECH_DKEYED};
+enum { OF_KEYS = sizeof of_keys / sizeof *of_keys };
+static void add_keys(const struct mech_bench *m, int64_t keys, double *sum[OF_KEYS]) {
+  for (int n = 0; n < OF_KEYS; n++) {
+    const int which = mech_find(m, of_keys[n]);
+    for (int64_t i = 0; which >= 0 && i < m->a[which].count; i++)
+      if (mech_counts(m, which, i) && i / m->a[which].t_stride % T < keys) sum[n][i] += mech_get(m, which, i);
   }
 }
 
 /* chunk 0: of growing size. */
 static bool run_chunks(struct mech_bench *m, int64_t chunk, bool gradients) {
-  const int dk = mech_find(m, "dk"), dv = mech_find(m, "dv");
-  const size_t count = (size_t)m->a[dk].count;
-  double *sum[2] = {calloc(count, sizeof **sum), calloc(count, sizeof **sum)};
+  double *sum[OF_KEYS];
+  for (int n = 0; n < OF_KEYS; n++) sum[n] = calloc((size_t)m->a[mech_find(m, "dk")].count, sizeof *sum[n]);
   bool ran = true;
   if (m->op.sel.on) set_all(m, "f_out", 0); /* before the first row nothing has been selected */
   for (int64_t row = 0, size = 1, before = 0; row < T && ran; row += size) {
@@ -312,12 +318,11 @@ static bool run_chunks(struct mech_bench *m, int64_t chunk, bool gradients) {
     rows_take(m, &r, row, size);
     if (ran && gradients) add_keys(m, row + size, sum);
   }
-  for (size_t i = 0; i < count && gradients; i++) {
-    mech_set(m, dk, (int64_t)i, sum[0][i]);
-    mech_set(m, dv, (int64_t)i, sum[1][i]);
+  for (int n = 0; n < OF_KEYS; n++) {
+    const int which = mech_find(m, of_keys[n]);
+    for (int64_t i = 0; gradients && which >= 0 && i < m->a[which].count; i++) mech_set(m, which, i, sum[n][i]);
+    free(sum[n]);
   }
-  free(sum[0]);
-  free(sum[1]);
   return ran;
 }
 
@@ -412,11 +417,15 @@ static void check_groups(void) {
     spread(&repeated, &grouped, "v", block);
     spread(&repeated, &grouped, "sink_k", sink);
     spread(&repeated, &grouped, "sink_v", sink);
+    static const char *const keyed[] = {MECH_KEYED}, *const dkeyed[] = {MECH_DKEYED};
+    enum { KEYED = sizeof keyed / sizeof *keyed };
+    for (int n = 0; n < KEYED; n++) spread(&repeated, &grouped, keyed[n], 1);
     if (mech_both(&place, &grouped) && mech_both(&place, &repeated)) {
       gather(&sums, &repeated, "dk", block);
       gather(&sums, &repeated, "dv", block);
       gather(&sums, &repeated, "dsink_k", sink);
       gather(&sums, &repeated, "dsink_v", sink);
+      for (int n = 0; n < KEYED; n++) gather(&sums, &repeated, dkeyed[n], 1);
       for (int x = 0; x < sums.n; x++) { /* the rest has the same shape */
         const int y = mech_find(&repeated, sums.a[x].name);
         if (sums.a[x].count == repeated.a[y].count)

@@ -126,7 +126,8 @@ static double selection(const struct wn_attention *a, wn_dtype dtype, int64_t b,
     sum += number(a->q, dtype, b * a->s_q.b + i * a->s_q.t + head * a->s_q.h + d) * key;
   }
   sum *= a->scale;
-  if (!a->sel.bilinear) sum = wn_score_logit(a, dtype == WN_F64, head, i - j, sum);
+  if (!a->sel.bilinear)
+    sum = wn_score_logit(a, dtype == WN_F64, (struct wn_score_place){.h = head, .own = i, .j = j, .x = i - j}, sum);
   return a->sel.relu ? fmax(0, sum) : sum;
 }
 
@@ -145,7 +146,8 @@ static void weigh(const struct wn_attention *a, wn_dtype dtype, int64_t b, int64
         logit += number(a->q, dtype, b * a->s_q.b + i * a->s_q.t + head * a->s_q.h + d) * key;
       }
       logit *= a->scale;
-      logit = wn_score_logit(a, dtype == WN_F64, head, i - j, logit);
+      logit =
+          wn_score_logit(a, dtype == WN_F64, (struct wn_score_place){.h = head, .own = i, .j = j, .x = i - j}, logit);
       if (a->sel.on) logit -= F[head / (a->H / wn_selection_groups(a))][j];
       sum += e[j] = exp(logit);
     }

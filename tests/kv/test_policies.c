@@ -14,7 +14,7 @@ enum { LENGTH = 77, LAYERS = 2 };
 static void test_registry(void **state) {
   (void)state;
   static const char *const names[WN_POLICY_COUNT] = {"selective", "h2o",    "tova",  "streaming", "window",
-                                                     "random",    "snapkv", "knorm", "keydiff"};
+                                                     "random",    "snapkv", "knorm", "keydiff",   "gates"};
   assert_true(wn_policy_count() >= WN_POLICY_COUNT && wn_policy_count() <= WN_POLICY_MAX);
   for (int p = 0; p < wn_policy_count(); p++) {
     wn_policy found = -1;

@@ -26,7 +26,9 @@ static const struct choice {
                {.policy = WN_POLICY_KNORM},
                {.policy = WN_POLICY_KNORM, .per_kv_head = true},
                {.policy = WN_POLICY_KEYDIFF},
-               {.policy = WN_POLICY_KEYDIFF, .per_kv_head = true, .ragged = true}};
+               {.policy = WN_POLICY_KEYDIFF, .per_kv_head = true, .ragged = true},
+               {.policy = WN_POLICY_GATES},
+               {.policy = WN_POLICY_GATES, .per_kv_head = true, .ragged = true}};
 enum { CHOICES = sizeof choices / sizeof *choices };
 
 static inline void budgets_of(const struct choice *c, const wn_model_config *config, int64_t K, wn_budgets *out) {

@@ -17,6 +17,7 @@ static wn_model_config grouped(const struct choice *c) {
   for (int k = 0; k < MODEL_CASES; k++) {
     const wn_model_config config = model_case_config(&model_cases[k]);
     if (config.kv_heads != 2 || config.heads != 4 || config.attention.sinks > 0) continue;
+    if (!wn_policy_suits(c->policy, &config.attention)) continue;
     if (c->policy == WN_POLICY_SELECTIVE
             ? c->ragged ? config.attention.selective.per_kv_head : config.attention.selective.enabled
             : !config.attention.selective.enabled)
@@ -233,14 +234,17 @@ static void test_bytes_and_allocations(void **state) {
   wn_context *ctx = context_of("cpu", 2);
   for (int i = 0; i < CHOICES; i++) {
     if (choices[i].ragged) continue; /* tested above */
-    const wn_model_config c = model_case_config(&model_cases[choices[i].policy == WN_POLICY_SELECTIVE ? 7 : 1]);
+    const bool gates = choices[i].policy == WN_POLICY_GATES;
+    const wn_model_config c = gates ? grouped(&choices[i])
+                                    : model_case_config(&model_cases[choices[i].policy == WN_POLICY_SELECTIVE ? 7 : 1]);
     struct wn_model *model = model_of(ctx, &c, WN_F32);
     wn_budgets b;
     wn_session *s;
     budgets_of(&choices[i], &c, 3, &b);
     OK(ctx, wn_session_create_with_budgets(ctx, model, 1, 4096, &b, &s));
     const int64_t P = choices[i].per_kv_head ? 2 : 1, state_of = notes_of(&b);
-    const int64_t token = 2 * 2 * 6 + (b.policy == WN_POLICY_SELECTIVE) + P + state_of * P;
+    const int64_t token =
+        2 * 2 * 6 + (b.policy == WN_POLICY_SELECTIVE) + P + state_of * P + 2 * s->caches[0].shape.width;
     const size_t expected = (size_t)((3 + 4) * token) * 4; /* budgets of 3 and of 4 */
     assert_in_range(wn_session_kv_bytes(s), expected, expected + 2 * 6 * 64);
     size_t held = 0;
@@ -302,7 +306,8 @@ static void test_heads(void **state) {
           assert_int_equal(s->first[LAYERS], LAYERS);
         } else {
           const int64_t state_of = notes_of(&b);
-          const int64_t token = 2 * c.head_size + (b.policy == WN_POLICY_SELECTIVE) + 1 + state_of;
+          const int64_t numbers = s->caches[0].shape.width; /* of a key, in models with gates */
+          const int64_t token = 2 * c.head_size + (b.policy == WN_POLICY_SELECTIVE) + 1 + state_of + numbers;
           const size_t expected = (size_t)(B * rows[r].tokens * token) * 4;
           /* Heads that hold everything store no positions and nothing for the policy. */
           assert_in_range(wn_session_kv_bytes(s), expected - (size_t)(B * T * (1 + state_of)) * 4,
@@ -326,7 +331,7 @@ static void test_heads(void **state) {
 static void test_heads_on_threads(void **state) {
   (void)state;
   enum { N = 120, HEADS = 4 };
-  static const char *const attention[] = {"{}", "{\"selective\":{\"per_kv_head\":true}}"};
+  static const char *const attention[] = {"{}", "{\"selective\":{\"per_kv_head\":true}}", "{\"write\":{\"window\":4}}"};
   static int32_t ids[B * N];
   static float logits[2][N][B * V];
   for (int i = 0; i < B * N; i++) ids[i] = (int32_t)wn_random_below(4, WN_STREAM_TEST, 9, (uint64_t)i, V);
@@ -336,7 +341,11 @@ static void test_heads_on_threads(void **state) {
       wn_context *ctx = context_of("cpu", threads ? 4 : 1);
       wn_model_config c = model_case_config(&model_cases[1]);
       c.kv_heads = HEADS, c.context = N;
-      OK(ctx, wn_attention_config_parse(ctx, attention[choices[i].policy == WN_POLICY_SELECTIVE], &c.attention));
+      OK(ctx, wn_attention_config_parse(ctx,
+                                        attention[choices[i].policy == WN_POLICY_SELECTIVE ? 1
+                                                  : choices[i].policy == WN_POLICY_GATES   ? 2
+                                                                                           : 0],
+                                        &c.attention));
       struct wn_model *model = model_of(ctx, &c, WN_F32);
       wn_budgets b;
       wn_session *s;

@@ -35,7 +35,7 @@ static double loss_moved(struct mech_bench *m, int grad, int64_t only, double st
 
 /* ReLU, clamps and thresholds have kinks. A smaller step avoids them, but does not make a wrong gradient right. */
 static void check_direction(struct mech_bench *m, const struct mech_bench *before, int grad, int64_t only) {
-  static const double steps[] = {1e-5, 1e-6, 1e-7};
+  static const double steps[] = {1e-5, 1e-6, 1e-7, 1e-8};
   double got = 0, size = 0, want = 0;
   for (int64_t i = 0; i < m->a[grad].count; i++) {
     if (!mech_counts(m, grad, i)) continue;

@@ -9,7 +9,7 @@ struct slots {
   int64_t P, n; /* slots for the older keys and the rows */
   int32_t from[B * HKV][T], at[B * HKV][T], evicted_at[B * HKV][T];
   double k[B * T * HKV * D], v[B * T * HKV * D], sk[B * T * HKV * D], y[B * T * H * D], f[B * HKV * T],
-      sums[B * HKV * T];
+      sums[B * HKV * T], numbers[WN_SCORE_MAPS_MAX][B * T * HKV];
 };
 
 static double number(const void *x, int64_t i, wn_dtype dtype) {
@@ -60,12 +60,12 @@ static struct wn_attention in_order(const struct mech_bench *m, const struct slo
 }
 
 static void gather(const struct mech_bench *m, const struct slots *s, const void *from, struct wn_stride stride,
-                   int64_t heads, double *to) {
+                   int64_t heads, int64_t width, double *to) {
   for (int64_t b = 0; b < B; b++)
     for (int64_t h = 0; h < heads; h++)
       for (int64_t j = 0; j < s->n; j++)
-        for (int64_t d = 0; d < D; d++)
-          put(to, ((b * heads + h) * T + j) * D + d,
+        for (int64_t d = 0; d < width; d++)
+          put(to, ((b * heads + h) * T + j) * width + d,
               number(from, b * stride.b + s->from[b * s->P + (s->P > 1 ? h : 0)][j] * stride.t + h * stride.h + d,
                      m->dtype),
               m->dtype);
@@ -79,10 +79,16 @@ static struct wn_attention in_slots(const struct mech_bench *m, struct slots *s,
   op.k = s->k, op.v = s->v, op.y = s->y, op.lse = NULL;
   op.s_k = op.s_v = (struct wn_stride){HKV * T * D, D, T * D};
   op.s_y = (struct wn_stride){m->s.Tq * H * D, H * D, D};
-  gather(m, s, m->op.k, m->op.s_k, HKV, s->k);
-  gather(m, s, m->op.v, m->op.s_v, HKV, s->v);
+  gather(m, s, m->op.k, m->op.s_k, HKV, D, s->k);
+  gather(m, s, m->op.v, m->op.s_v, HKV, D, s->v);
+  for (int64_t i = 0; i < op.maps; i++) {
+    struct wn_score_map *t = &op.map[i];
+    if (!t->key) continue;
+    gather(m, s, t->key, t->s_key, HKV, 1, s->numbers[i]);
+    t->key = s->numbers[i], t->s_key = (struct wn_stride){HKV * T, 1, T};
+  }
   if (op.sel.on && op.sel.bilinear) {
-    gather(m, s, m->op.sel.sk, m->op.sel.s_sk, G, s->sk);
+    gather(m, s, m->op.sel.sk, m->op.sel.s_sk, G, D, s->sk);
     op.sel.sk = s->sk;
     op.sel.s_sk = (struct wn_stride){G * T * D, D, T * D};
   }

@@ -156,6 +156,8 @@ static __global__ void sigmoid_back_kernel(int64_t n, const float *x, float *dx)
 }
 wn_status wn_cuda_sigmoid_forward(const struct wn_exec *exec, const struct wn_sigmoid *a) {
   if (a->n == 0) return WN_OK;
+  if (a->kind != WN_SIGMOID) /* of the terms that attention does not serve here */
+    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "sigmoid: backend cuda computes no logarithms");
   WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), sigmoid_kernel, a->n,
             static_cast<float *>(a->x));
   return wn_cuda_launched(exec, "sigmoid");

@@ -18,6 +18,10 @@ static size_t shared_doubles(const struct wn_attention *a) {
                   wn_selection_groups(a));
 }
 
+static size_t keyed_doubles(const struct wn_attention *a) {
+  return wn_score_keyed(a) > 0 ? (size_t)(a->maps * a->Tk * a->Hkv) : 0;
+}
+
 size_t wn_ref_attention_backward_doubles(const struct wn_attention *a) {
   const size_t T = (size_t)a->Tk, D = (size_t)a->D, G = (size_t)wn_selection_groups(a);
   const size_t blocks = ((size_t)a->Tq + ROWS - 1) / ROWS;
@@ -29,6 +33,7 @@ size_t wn_ref_attention_backward_doubles(const struct wn_attention *a) {
          + G * T * D + (size_t)a->H * D  /* dsk; dq of one row */
          + G * D + 3 * D                 /* dsq of one row; y, dy and ungated of one head's row */
          + 2 * G * T                     /* dF and dS of one row */
+         + keyed_doubles(a)              /* dkeys */
          + row_doubles(a) + shared_doubles(a);
 }
 
@@ -50,6 +55,7 @@ struct NAME(sums) {
   double *dp, *dsink_k, *dsink_v; /* [P,D], [Hkv,n,D] */
   double *dz, *dgate;             /* [H] */
   double *by_distance;            /* [H,distances] of gradients of logits */
+  double *dkeys;                  /* [maps,Tk,Hkv] of one sequence: the numbers of the keys; or NULL */
   double *dstrength;              /* [G] */
   double *weight, *dweight, *y, *dy, *ungated;
 };
@@ -58,6 +64,19 @@ struct NAME(sums) {
 static inline void NAME(distance_gradient)(const struct wn_attention *a, int64_t h, int64_t x, double G,
                                            const struct NAME(sums) * s) {
   if (wn_score_learns(a)) s->by_distance[h * distances_of(a) + x - wn_score_distances(a).first] += G;
+}
+
+/* From the gradient of a mapped logit to that of the logit; adds to what the keys' numbers get. */
+static inline double NAME(logit_back)(const struct wn_attention *a, struct wn_score_place at, double y, double G,
+                                      const struct NAME(sums) * s) {
+  const struct wn_score_back to = wn_score_logit_back(a, REAL_IS_DOUBLE, at, y, G);
+  for (int64_t i = 0; i < a->maps; i++) {
+    double *numbers = s->dkeys + i * a->Tk * a->Hkv + at.h / (a->H / a->Hkv);
+    if (!a->map[i].kind->keyed_double) continue;
+    numbers[at.j * a->Hkv] += to.key[i];
+    numbers[at.own * a->Hkv] += to.row[i];
+  }
+  return to.G;
 }
 
 /* Adds to dg for one head's row; `ungated` is its output before the gates. dy becomes the gradient of that output. */
@@ -112,7 +131,8 @@ static double NAME(edge_gradient)(const struct wn_attention *a, int64_t b, int64
   const REAL *v = NAME(v_at)(a, b, j, g);
   double dw = 0;
   for (int64_t d = 0; d < a->D; d++) dw += dy[d] * (double)v[d];
-  const double logit = NAME(logit)(a, h, NAME(q_at)(a, b, r, h), NAME(k_at)(a, b, j, g), x) - (F ? F[j] : 0.0);
+  const struct wn_score_place at = {b, h, position, j, x};
+  const double logit = NAME(logit)(a, at, NAME(q_at)(a, b, r, h), NAME(k_at)(a, b, j, g)) - (F ? F[j] : 0.0);
   return exp(fmin(logit - lse, WN_SPAN_EXPONENT)) * (dw * kept_factor(a, b, h, r, j) - mean);
 }
 
@@ -165,7 +185,9 @@ static void NAME(attention_backward_head)(const struct wn_attention *a, int64_t 
     const REAL *k = NAME(k_at)(a, b, j, g);
     const REAL *p = a->relative.P > 0 && x < a->relative.P ? (const REAL *)a->relative.p + x * D : NULL;
     if (dF) dF[j] -= dA;
-    const double G = dA * (wn_score_curve(a) ? wn_score_slope(a, NAME(logit)(a, h, q, k, x)) : 1);
+    const struct wn_score_place at = {b, h, position, j, x};
+    const double G =
+        a->maps > 0 ? NAME(logit_back)(a, at, wn_score_bends(a) ? NAME(logit)(a, at, q, k) : 0, dA, s) : dA;
     NAME(distance_gradient)(a, h, x, G, s);
     const double operand = a->scale * WN_REF_OPERAND(G);
     for (int64_t d = 0; d < D; d++) {
@@ -201,7 +223,8 @@ static void NAME(backward_select)(const struct wn_attention *a, int64_t b, int64
   for (int64_t j = first; j <= last; j++) {
     if (!may_select(a, position, j, first, last, NULL) || (a->sel.relu && !(base[j] > 0))) continue;
     const int64_t x = position - j;
-    const double dL = strength * dS[j] * (own ? 1 : wn_score_slope(a, base[j]));
+    const double dy = strength * dS[j];
+    const double dL = own ? dy : NAME(logit_back)(a, (struct wn_score_place){b, h, position, j, x}, base[j], dy, s);
     s->dstrength[group] += dS[j] * base[j];
     const REAL *k = own ? (const REAL *)a->sel.sk + b * a->sel.s_sk.b + j * a->sel.s_sk.t + group * a->sel.s_sk.h
                         : NAME(k_at)(a, b, j, g);
@@ -231,6 +254,13 @@ static void NAME(attention_store)(void *to, struct wn_stride stride, int64_t b, 
     for (int64_t h = 0; h < heads; h++)
       for (int64_t d = 0; d < D; d++)
         ((REAL *)to)[b * stride.b + t * stride.t + h * stride.h + d] = (REAL)x[(t * heads + h) * D + d];
+}
+
+/* Stores the gradients of the keys' numbers of sequence b: [maps,Tk,Hkv]. */
+static void NAME(store_numbers)(const struct wn_attention *a, int64_t b, const double *dkeys) {
+  const int64_t each = a->Tk * a->Hkv;
+  for (int64_t i = 0; i < a->maps; i++)
+    NAME(attention_store)(a->map[i].dkey, a->map[i].s_key, b, a->dk_from, a->Tk, a->Hkv, 1, dkeys + i * each);
 }
 
 /* Open rows: F is the sum of S over the other rows, so dS[k,j] is the sum of dF[i,j] over i != k. The sum over all rows
@@ -300,10 +330,11 @@ static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, dou
   s.dy = s.y + D;
   s.ungated = s.dy + D;
   double *dF = s.ungated + D, *dS = dF + G * T; /* [G,T] */
-  s.weight = dS + G * T;
+  s.dkeys = dS + G * T;
+  s.weight = s.dkeys + keyed_doubles(a);
   s.dweight = s.weight + a->sinks.n + T;
   memset(s.dk, 0, (size_t)(2 * T * Hkv * D + G * T * D) * sizeof *s.dk);
-  memset(dS, 0, (size_t)(G * T) * sizeof *dS);
+  memset(dS, 0, ((size_t)(G * T) + keyed_doubles(a)) * sizeof *dS);
 
   for (int64_t group = 0; on && group < G; group++) {
     double *carry = dF + group * T; /* unused before the rows begin */
@@ -359,6 +390,7 @@ static void NAME(backward_sequence)(const struct wn_attention *a, int64_t b, dou
   NAME(attention_store)(a->dk, a->s_k, b, a->dk_from, T, Hkv, D, s.dk);
   NAME(attention_store)(a->dv, a->s_v, b, a->dk_from, T, Hkv, D, s.dv);
   if (on && a->sel.bilinear) NAME(attention_store)(a->dsk, a->sel.s_sk, b, a->dk_from, T, G, D, s.dsk);
+  NAME(store_numbers)(a, b, s.dkeys);
 }
 
 static void NAME(attention_add)(void *to, const double *x, int64_t n) {

@@ -35,10 +35,25 @@ static wn_status NAME(clamp_forward)(const struct wn_exec *exec, const struct wn
   return WN_OK;
 }
 
+/* log s(x), without overflow. */
+static REAL NAME(log_sigmoid)(double x) {
+  const double y = fmin(x, 0) - log1p(exp(-fabs(x))), unit = WN_LOG_SIGMOID_UNIT(REAL_IS_DOUBLE);
+  return (REAL)(nearbyint(y / unit) * unit);
+}
+
 static wn_status NAME(sigmoid_forward)(const struct wn_exec *exec, const struct wn_sigmoid *a) {
   (void)exec;
   REAL *x = a->x; /* [n] */
-  for (int64_t i = 0; i < a->n; i++) x[i] = (REAL)(1 / (1 + exp(-(double)x[i])));
+  if (a->kind == WN_SIGMOID)
+    for (int64_t i = 0; i < a->n; i++) x[i] = (REAL)(1 / (1 + exp(-(double)x[i])));
+  else if (a->kind == WN_SIGMOID_LOG)
+    for (int64_t i = 0; i < a->n; i++) x[i] = NAME(log_sigmoid)((double)x[i]);
+  else
+    for (int64_t w = 0; w < a->n / a->T; w++) { /* a column of a sequence */
+      REAL *at = x + w / a->W * a->T * a->W + w % a->W;
+      double sum = 0;
+      for (int64_t t = 0; t < a->T; t++) at[t * a->W] = (REAL)(sum += (double)at[t * a->W]);
+    }
   return WN_OK;
 }
 
@@ -46,7 +61,20 @@ static wn_status NAME(sigmoid_backward)(const struct wn_exec *exec, const struct
   (void)exec;
   const REAL *x = a->x; /* [n] */
   REAL *dx = a->dx;     /* [n] */
-  for (int64_t i = 0; i < a->n; i++) dx[i] *= x[i] * (1 - x[i]);
+  if (a->kind == WN_SIGMOID)
+    for (int64_t i = 0; i < a->n; i++) dx[i] *= x[i] * (1 - x[i]);
+  else if (a->kind == WN_SIGMOID_LOG)
+    for (int64_t i = 0; i < a->n; i++) dx[i] = (REAL)((double)dx[i] * -expm1((double)x[i]));
+  else
+    for (int64_t w = 0; w < a->n / a->T; w++) {
+      const int64_t first = w / a->W * a->T * a->W + w % a->W;
+      double sum = 0;
+      for (int64_t t = a->T - 1; t >= 0; t--) {
+        const int64_t i = first + t * a->W;
+        sum += (double)dx[i];
+        dx[i] = (REAL)(sum * -expm1((double)x[i] - (t > 0 ? (double)x[i - a->W] : 0)));
+      }
+    }
   return WN_OK;
 }
 #endif

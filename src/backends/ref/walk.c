@@ -23,7 +23,7 @@ void wn_walk_lay(const struct wn_exec *exec, const struct wn_evictions *op, stru
   w->notes = op->notes;
   w->oldest = op->rule.by == WN_EVICT_OLDEST;
   const bool products = w->all || w->choices > 0, beside = w->all || (w->choices > 0 && !a->sel.bilinear);
-  const bool curve = w->all && wn_score_curve(a), distance = a->relative.P > 0 || a->maps > 0 || a->span.on;
+  const bool curve = w->all && wn_walk_maps_whole(a), distance = a->relative.P > 0 || a->maps > 0 || a->span.on;
   const int64_t run = w->all ? w->heads : w->choices, reach = wn_walk_reach(a), R = WN_WALK_ROWS;
   w->scratch_bytes = wn_walk_scratch(exec, w, products);
   const struct wn_array rows[] = {
@@ -83,26 +83,30 @@ static struct wn_policy_rows walk_held_rows(const struct wn_walk *w, const void 
 
 /* The n oldest columns, as the rule sees them when the row at `position` comes. */
 static struct wn_policy_held walk_held(const struct wn_walk *w, int64_t n, int64_t position) {
-  return (struct wn_policy_held){.rule = &w->rule,
-                                 .budgets = w->rule.budgets,
-                                 .layer = w->rule.layer,
-                                 .group = w->op->first_group + w->group,
-                                 .count = n,
-                                 .row = position - w->first,
-                                 .budget = w->K,
-                                 .dtype = WN_F64,
-                                 .at = w->at,
-                                 .scores = w->score,
-                                 .F = w->F,
-                                 .notes = w->note,
-                                 .values = w->op->selections ? w->F : w->note,
-                                 .stride = w->a->Tk,
-                                 .heads = w->kv_heads,
-                                 .D = w->a->D,
-                                 .k = walk_held_rows(w, w->a->k, w->a->s_k, w->a->k_type),
-                                 .v = walk_held_rows(w, w->a->v, w->a->s_v, w->a->v_type),
-                                 .rows = w->dtype,
-                                 .room = w->room};
+  struct wn_policy_held held = {.rule = &w->rule,
+                                .budgets = w->rule.budgets,
+                                .layer = w->rule.layer,
+                                .group = w->op->first_group + w->group,
+                                .count = n,
+                                .row = position - w->first,
+                                .budget = w->K,
+                                .dtype = WN_F64,
+                                .at = w->at,
+                                .scores = w->score,
+                                .F = w->F,
+                                .notes = w->note,
+                                .values = w->op->selections ? w->F : w->note,
+                                .stride = w->a->Tk,
+                                .heads = w->kv_heads,
+                                .D = w->a->D,
+                                .k = walk_held_rows(w, w->a->k, w->a->s_k, w->a->k_type),
+                                .v = walk_held_rows(w, w->a->v, w->a->s_v, w->a->v_type),
+                                .rows = w->dtype,
+                                .room = w->room};
+  for (const struct wn_score_map *t = w->a->map; t < w->a->map + w->a->maps; t++)
+    if (t->kind->keyed_double)
+      held.number[held.numbers++] = (struct wn_policy_number){t, walk_held_rows(w, t->key, t->s_key, WN_GGUF_F32)};
+  return held;
 }
 
 void wn_walk_enter(struct wn_walk *w, int64_t c, int64_t key, int64_t place) {

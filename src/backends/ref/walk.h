@@ -55,8 +55,8 @@ struct wn_walk {
   double *bias;         /* [heads or choices,Tk] the biases by distance */
   void *add;            /* [choices or 1,n] for one row: -F, or -inf if it does not see the column */
   void *extra, *span;   /* [heads,n] for one row, or NULL: terms by distance to be added; the span mask. With a curve,
-                         * extra is the whole mapped logit */
-  void *zero;           /* [heads,Tk] zeros, which replace the products in the sums if there is a curve */
+                         * extra is the whole mapped logit, as with keyed maps */
+  void *zero;           /* [heads,Tk] zeros, which replace the products in the sums if extra has whole logits */
   enum wn_isa isa;
   double *room;          /* for a score of all held tokens by keys and values */
   void *row_sums;        /* [Tk] for one row */
@@ -85,6 +85,10 @@ wn_status wn_walk_rows(const struct wn_exec *exec, struct wn_walk *w, int64_t ro
 /* The head in the group whose logits select for choice s. */
 int64_t wn_walk_selecting_head(const struct wn_walk *w, int64_t s);
 int64_t wn_walk_reach(const struct wn_attention *a);
+/* Do maps read the whole logit, so that they cannot be added to the products? */
+static inline bool wn_walk_maps_whole(const struct wn_attention *a) {
+  return wn_score_curve(a) || wn_score_keyed(a) > 0;
+}
 /* Computes biases by distance, for the heads that are needed. */
 void wn_walk_biases(struct wn_walk *w);
 /* Computes the products of a block's rows with all columns. */

@@ -49,6 +49,23 @@ static double walk_bias(const struct wn_walk *w, int64_t run, int64_t x) {
   return sum;
 }
 
+/* A logit of a run's head with column c, after keyed maps: the row's own key is in column n-1. */
+static double walk_keyed(const struct wn_walk *w, int64_t run, int64_t n, int64_t c, double logit) {
+  const struct wn_attention *a = w->a;
+  const int64_t kv = (w->group * w->heads + walk_run_head(w, run)) / (a->H / a->Hkv);
+  for (const struct wn_score_map *t = a->map; t < a->map + a->maps; t++) {
+    if (!t->kind->keyed_double) continue;
+    const int64_t first = w->b * t->s_key.b + kv * t->s_key.h;
+    const double key = wn_number(t->key, first + w->key[c] * t->s_key.t, w->dtype);
+    const struct wn_score_keys keys = {.n = 1,
+                                       .first = w->place[n - 1] - w->place[c],
+                                       .row = wn_number(t->key, first + w->key[n - 1] * t->s_key.t, w->dtype),
+                                       .key = &key};
+    t->kind->keyed_double(t, &keys, &logit);
+  }
+  return logit;
+}
+
 /* ---- products ---- */
 
 /* exec with the walk's scratch: the operations of a walk run one after the other. */
@@ -130,17 +147,18 @@ static void walk_add_selections(const struct wn_attention *a, const struct wn_wa
 }
 
 static void walk_add_distant_selections(const struct wn_walk *w, int64_t s, int64_t r, double strength,
-                                        const void *logits, int64_t n, int64_t position, double *F) {
+                                        const void *logits, int64_t columns, int64_t n, double *F) {
   const struct wn_attention *a = w->a;
   const int64_t reach = wn_walk_reach(a), run = w->all ? wn_walk_selecting_head(w, s) : s;
   const struct wn_score_map *curve = wn_score_curve(a);
   const double floor = a->sel.relu ? 0 : -INFINITY;
-  for (int64_t c = 0; c < n; c++) {
-    const int64_t x = position - w->place[c];
+  for (int64_t c = 0; c < columns; c++) {
+    const int64_t x = w->place[n - 1] - w->place[c];
     double base = wn_number(logits, c, w->dtype);
     if (w->relative && x < reach) base += wn_number(w->relative, (run * WN_WALK_ROWS + r) * reach + x, w->dtype);
     base *= a->scale;
     if (w->bias) base += walk_bias(w, run, x);
+    base = walk_keyed(w, run, n, c, base);
     if (curve) curve->kind->forward_double(curve, &base, 1);
     F[c] += strength * fmax(base, floor);
   }
@@ -154,8 +172,8 @@ void wn_walk_select(struct wn_walk *w, int64_t s, int64_t r, int64_t n) {
   const double strength = a->sel.strength ? wn_number(a->sel.strength, w->group * w->choices + s, w->dtype) : 1;
   double *F = w->F + s * cap;
   const double of_first = F[0];
-  if (!a->sel.bilinear && (w->relative || w->bias))
-    walk_add_distant_selections(w, s, r, strength, logits, columns, w->place[n - 1], F);
+  if (!a->sel.bilinear && (w->relative || w->bias || wn_score_keyed(a) > 0))
+    walk_add_distant_selections(w, s, r, strength, logits, columns, n, F);
   else
     walk_add_selections(a, w, strength, logits, columns, F);
   if (a->sel.protect_first && w->place[0] == w->first) F[0] = of_first;
@@ -184,10 +202,11 @@ static void walk_add_rows(const struct wn_walk *w, int64_t n, int64_t position) 
   }
 }
 
-/* extra [n] for head h: the terms by distance; with a curve, the whole logits. */
+/* extra [n] for head h: the terms by distance; if maps need them (wn_walk_maps_whole), the whole logits. */
 static void walk_extra_row(const struct wn_walk *w, int64_t h, int64_t r, int64_t n, int64_t position) {
   const struct wn_attention *a = w->a;
   const struct wn_score_map *curve = wn_score_curve(a);
+  const bool whole = wn_walk_maps_whole(a);
   const int64_t reach = wn_walk_reach(a);
   const void *logits = wn_element(w->logits, (h * WN_WALK_ROWS + r) * a->Tk, w->dtype);
   void *row = wn_element(w->extra, h * n, w->dtype);
@@ -197,7 +216,7 @@ static void walk_extra_row(const struct wn_walk *w, int64_t h, int64_t r, int64_
     if (x < reach && a->relative.P > 0)
       sum = a->scale * wn_number(w->relative, (h * WN_WALK_ROWS + r) * reach + x, w->dtype);
     if (w->bias) sum += walk_bias(w, h, x);
-    if (curve) sum += a->scale * wn_number(logits, c, w->dtype);
+    if (whole) sum = walk_keyed(w, h, n, c, sum + a->scale * wn_number(logits, c, w->dtype));
     walk_put(row, c, sum, w->dtype);
   }
   if (curve && w->dtype == WN_F64)

@@ -38,6 +38,14 @@ struct wn_policy_rows {
   wn_gguf_type type; /* how they are stored (io/stored.h); F32: of the dtype */
 };
 
+/* The numbers of the keys that a keyed map reads (ops/score.h), one for each head and token; on the host. */
+struct wn_score_map;
+enum { WN_POLICY_NUMBERS_MAX = 6 };
+struct wn_policy_number {
+  const struct wn_score_map *map;
+  struct wn_policy_rows rows;
+};
+
 /* The tokens that one group of heads holds when a row arrives. */
 struct wn_policy_held {
   const struct wn_evict_rule *rule;
@@ -56,7 +64,9 @@ struct wn_policy_held {
   int64_t heads, D;           /* of the group; D: a head's dimensions */
   struct wn_policy_rows k, v; /* data NULL: not asked for */
   wn_dtype rows;              /* of k and v that are stored as F32 */
-  double *room;               /* wn_policy_room numbers, for scores by keys and values */
+  int numbers;                /* of keyed maps */
+  struct wn_policy_number number[WN_POLICY_NUMBERS_MAX];
+  double *room; /* wn_policy_room numbers, for scores by keys and values */
 };
 
 /* The notes of the tokens held, to be updated after one row. */

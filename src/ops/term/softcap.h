@@ -8,25 +8,6 @@
 
 #include "ops/score.h"
 
-/* exp(x) for 0 <= x <= 20. */
-WN_TERM float softcap_exp(float x) {
-  const float round = 12582912.0f, k = x * 1.44269504f + round - round;
-  const float r = x - k * 0.693359375f + k * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  union {
-    uint32_t bits;
-    float value;
-  } power;
-  power.bits = (uint32_t)((int32_t)k + 127) << 23;
-  return p * power.value;
-}
-
 WN_TERM float softcap_tanh(float x) {
 #ifdef __CUDA_ARCH__ /* a device has its own */
   return tanhf(x);
@@ -38,7 +19,7 @@ WN_TERM float softcap_tanh(float x) {
   p = p * z + 1.33314422036e-1f;
   p = p * z - 3.33332819422e-1f;
   const float near = p * z * x + x;
-  const float far = 1.0f - 2.0f / (softcap_exp(2.0f * (size < 10.0f ? size : 10.0f)) + 1.0f);
+  const float far = 1.0f - 2.0f / (wn_term_exp(2.0f * (size < 10.0f ? size : 10.0f)) + 1.0f);
   return size < 0.625f ? near : copysignf(far, x);
 #endif
 }

@@ -159,6 +159,7 @@ static void logits_gradient(const struct column *x, const struct wn_terms_strip 
                             float *G, float *dq) {
   const struct wn_attention_plan *p = x->p;
   if (mapped) wn_score_tile_gradient(p, s, mapped, G);
+  if (p->dkeys) wn_score_keys_gradient(p, s, mapped, G, x->sums->dkeys);
   if (p->a->relative.P > 0) wn_terms_relative_gradient(p, s, G, q, dq, x->sums->dp);
   if (p->dbias) wn_score_sum(p, s, G, x->sums->dbias);
 }
@@ -192,7 +193,7 @@ static void backward_head(const struct column *x, int64_t h, int64_t block) {
   const struct wn_backward_worker *w = x->w;
   const int64_t Dp = p->Dp, g = h / p->group, tile = g * WN_TILE * Dp;
   const int64_t first = (block * x->u->heads + h) * WN_TILE;
-  const bool lone = may_be_lone(x, block), bends = h != x->u->select && wn_score_curve(p->a);
+  const bool lone = may_be_lone(x, block), bends = h != x->u->select && wn_score_bends(p->a);
   float mapped[WN_TILE_AREA];
   for (int i = 0; i < x->count; i++) {
     const struct wn_attention_strip *s = &x->strips[i];
@@ -514,6 +515,7 @@ static void backward_own(const struct wn_attention_plan *p) {
           for (int64_t h = 0; h < u.heads; h++) wn_backward_pack_rows(p, &u, h, block, &rows);
         for (int64_t g = 0; g < u.groups; g++) wn_backward_first_block(p, &u, &rows, g);
         sums.dbias = wn_score_part(p, u.b);
+        sums.dkeys = wn_score_keys_part(p, 0, u.b);
         memset(sums.dq, 0, all.sums.bytes); /* dq is the first array */
         for (int i = 0; i < WN_BACKWARD_COLUMNS; i++)
           x[i] = (struct column){
@@ -567,6 +569,7 @@ static void backward_team(const struct wn_attention_plan *p) {
         wn_backward_lay_sums(p, &at, a->H, &sums);
         sums.dp = wn_terms_relative_part(p, part);
         sums.dbias = wn_score_part(p, part);
+        sums.dkeys = wn_score_keys_part(p, part, b);
         sums.sinks = wn_sinks_part(p, part);
         if (b == 0) wn_terms_relative_part_clear(p, sums.dp), wn_sinks_part_clear(p, sums.sinks);
         for (int64_t n = part; sums.sinks && n < a->H * (p->blocks - p->first_block); n += p->chunks)
@@ -591,8 +594,5 @@ static void backward_team(const struct wn_attention_plan *p) {
 }
 
 void wn_attention_backward_run(const struct wn_attention_plan *p) {
-  if (p->own)
-    backward_own(p);
-  else
-    backward_team(p);
+  p->own ? backward_own(p) : backward_team(p);
 }

@@ -28,6 +28,7 @@ struct wn_backward_sums {
   float *excess, *steep; /* [blocks][heads][64] */
   float *dp;             /* relative positions: one part, see wn_terms_relative_part; or NULL */
   float *dbias;          /* sums for parameters of biases */
+  double *dkeys;         /* and for the keys' numbers: wn_score_keys_part; or NULL */
   float *sinks;          /* one part, see wn_sinks_part; or NULL */
 };
 

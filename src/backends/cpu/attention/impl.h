@@ -295,6 +295,7 @@ struct wn_attention_plan {
   } dead_keys;
   struct wn_tile_kernels kernels;
   float *bias, *dbias; /* biases by distance, and sums for their parameters, in scratch; NULL: none */
+  double *dkeys;       /* sums for the keys' numbers, in scratch; NULL: none */
   struct wn_terms_scratch terms;
 };
 

@@ -1,0 +1,43 @@
+/* Retention gates: TRIM-KV (ops/term/fade.h). Each key's logits fade with its age. Biases start at 5: half is left
+ * after some 100 tokens. */
+#include "attention/keyed.h"
+#include "ops/term/fade.h"
+
+struct fade_settings {
+  bool enabled;
+};
+
+WN_MECHANISM_SETTINGS(fade)
+
+#define AT(member) offsetof(struct fade_settings, member)
+
+static const struct wn_field fade_fields[] = {
+    WN_KEY("fade.enabled", BOOL, AT(enabled), "a key's logits fade with its age, by a gate per key-value head"),
+};
+
+static bool fade_is_enabled(const wn_attention_config *config) {
+  return fade_of(config)->enabled;
+}
+
+WN_SCORE_KEYED(fade)
+
+static const struct wn_score_kind fade_kind = {
+    .name = "retention gates", .traits = KEYED_TRAITS, .scales = true, WN_SCORE_KEYED_OF(fade)};
+
+static void fade_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+  (void)config, (void)layer, (void)head_size;
+  out->map[out->maps++] = (struct wn_score_map){.kind = &fade_kind};
+}
+
+WN_KEYED_INPUT(fade, fade_kind, WN_INPUT_LOG_SIGMOID, 5)
+
+static const char *const fade_cases[] = {
+    "{\"fade\":true}",
+    NULL,
+};
+
+const struct wn_mechanism wn_mechanism_fade = {
+    .name = "fade",
+    .summary = "retention gates (TRIM-KV)",
+    WN_KEYED_ENTRY(fade, fade_kind),
+};

@@ -1,0 +1,52 @@
+/* What mechanisms share whose term is a number of each key (ops/score.h, a keyed map): the number is computed from the
+ * layer's input of the key's token, one for each key-value head. */
+#ifndef WN_ATTENTION_KEYED_H
+#define WN_ATTENTION_KEYED_H
+
+#include "attention/registry.h"
+#include "ops/attention.h"
+#include "ops/terms.h"
+
+/* [B,T,Hkv] */
+static inline int keyed_shape(const wn_attention_config *c, const struct wn_attention_dims *d, int64_t shape[4]) {
+  (void)c;
+  shape[0] = d->B, shape[1] = d->T, shape[2] = d->Hkv;
+  return 3;
+}
+static inline int64_t keyed_heads(const wn_attention_config *c, const struct wn_attention_dims *d) {
+  (void)c;
+  return d->Hkv;
+}
+static inline void keyed_layout(const struct wn_score_kind *kind, const struct wn_attention_dims *d,
+                                struct wn_attention *out) {
+  for (int64_t i = 0; i < out->maps; i++)
+    if (out->map[i].kind == kind) out->map[i].s_key = (struct wn_stride){.b = d->T * d->Hkv, .t = d->Hkv, .h = 1};
+}
+
+/* An entry's array NAME, the input that computes it, and its layout. bias: the value that the gate's bias starts with;
+ * when a model is adapted it is 20, and sigmoid(20) = 1 - 2e-9. */
+#define WN_KEYED_INPUT(NAME, KIND, TRANSFORM, BIAS)                                                                    \
+  static const struct wn_mechanism_array NAME##_arrays[] = {{.name = #NAME,                                            \
+                                                             .role = WN_ARRAY_INPUT,                                   \
+                                                             .shape = keyed_shape,                                     \
+                                                             .array = WN_ARRAY_AT(NAME),                               \
+                                                             .array_gradient = WN_ARRAY_AT(d##NAME),                   \
+                                                             .map = &KIND}};                                           \
+  static const struct wn_mechanism_input NAME##_inputs[] = {{.array = #NAME,                                           \
+                                                             .weight = "attn." #NAME ".weight",                        \
+                                                             .bias = "attn." #NAME ".bias",                            \
+                                                             .heads = keyed_heads,                                     \
+                                                             .of_keys = true,                                          \
+                                                             .transform = TRANSFORM,                                   \
+                                                             .bias_init = BIAS,                                        \
+                                                             .bias_neutral = 20}};                                     \
+  static void NAME##_layout(const struct wn_attention_dims *d, struct wn_attention *out) {                             \
+    keyed_layout(&KIND, d, out);                                                                                       \
+  }
+#define WN_KEYED_ENTRY(NAME, KIND)                                                                                     \
+  .score = &KIND, WN_MECHANISM_TABLE(field, NAME##_fields), .settings = sizeof(struct NAME##_settings),                \
+  .is_enabled = NAME##_is_enabled, .fill = NAME##_fill, WN_MECHANISM_TABLE(array, NAME##_arrays),                      \
+  WN_MECHANISM_TABLE(input, NAME##_inputs), .layout = NAME##_layout, .cases = NAME##_cases
+enum { KEYED_TRAITS = WN_TRAIT_HALF | WN_TRAIT_BACKWARD };
+
+#endif

@@ -1,0 +1,52 @@
+/* Write gates: write-gated keys and values (WG-KV), arXiv 2512.17452 (ops/term/admit.h). A token's gate says how much
+ * of it stays once it has left the window of the newest tokens. The paper's gate is a small network on the key's state;
+ * here it is a projection of the layer's input. */
+#include "attention/keyed.h"
+#include "ops/term/admit.h"
+
+struct write_settings {
+  bool enabled;
+  int window;
+};
+
+WN_MECHANISM_SETTINGS(write)
+
+#define AT(member) offsetof(struct write_settings, member)
+
+static const struct wn_field write_fields[] = {
+    WN_KEY("write.enabled", BOOL, AT(enabled), "each token is admitted beyond the window by a gate per key-value head"),
+    WN_KEY("write.window", INT, AT(window), "the newest tokens, which the gates leave alone", .min = 1, .max = 1 << 24),
+};
+
+static void write_init(wn_attention_config *config) {
+  write_set(config)->window = 128;
+}
+
+static bool write_is_enabled(const wn_attention_config *config) {
+  return write_of(config)->enabled;
+}
+
+WN_SCORE_KEYED(admit)
+
+static const struct wn_score_kind write_kind = {
+    .name = "write gates", .traits = KEYED_TRAITS, WN_SCORE_KEYED_OF(admit)};
+
+static void write_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
+  (void)layer, (void)head_size;
+  out->map[out->maps++] = (struct wn_score_map){.kind = &write_kind, .number = {(double)write_of(config)->window}};
+}
+
+WN_KEYED_INPUT(write, write_kind, WN_INPUT_LOG_SIGMOID, 3)
+
+static const char *const write_cases[] = {
+    "{\"write\":{\"window\":8}}",
+    "{\"write\":{\"window\":1}}",
+    NULL,
+};
+
+const struct wn_mechanism wn_mechanism_write = {
+    .name = "write",
+    .summary = "write gates (WG-KV, Huang et al. 2025)",
+    .init = write_init,
+    WN_KEYED_ENTRY(write, write_kind),
+};
