@@ -39,7 +39,8 @@ static const struct cli_spec prepare_spec = {
     .summary =
         "Turns text into token files for training. FILE is UTF-8 text, or .jsonl with a text field; .gz or .zst of\n"
         "either; or a folder of .txt and .jsonl files, also packed, which are read in the order of their paths.\n"
-        "Documents are split between training, validation and test by a hash of the seed and their number.",
+        "Documents are split between training, validation and test by a hash of the seed and their number.\n"
+        "The same command goes on after an interruption where whole files were finished.",
     CLI_TABLE(prepare_options),
     .positional = "FILE...",
     .positional_min = 1,

@@ -35,16 +35,23 @@ typedef struct wn_data_prepare_options {
   void *user;
   double test_fraction; /* 0; above: the share of the documents that go to test.bin, by the same hash. val.bin is the
                            same with and without it */
+  /* Texts that the caller has, read after the inputs, each one document; NULL: none. Called until it returns false: the
+   * next text [*bytes], borrowed until the call after it. An interrupted call begins anew. */
+  bool (*next_text)(void *texts, const char **text, size_t *bytes);
+  void *texts;
 } wn_data_prepare_options;
 typedef struct wn_data_prepare_result {
   uint64_t documents, train_tokens, val_tokens, bytes, train_bytes, val_bytes, test_tokens, test_bytes;
 } wn_data_prepare_result;
 void wn_data_prepare_options_init(wn_data_prepare_options *options, size_t size); /* size: sizeof *options */
 /* Documents are separated by the tokenizer's bos (SentencePiece) or a newline (bytes). data.json has the vocabulary
- * size, the tokenizer's kind, and token and byte counts of both splits (for bits per byte). */
+ * size, the tokenizer's kind, token and byte counts of both splits (for bits per byte), and of each input its path,
+ * size, checksum, documents and tokens. After an interruption the same call goes on where whole inputs were finished;
+ * an input that has changed since is WN_ERR_ARGUMENT (docs/file-formats.md). */
 wn_status wn_data_prepare(wn_context *ctx, const wn_data_prepare_options *options, wn_data_prepare_result *result);
 
-/* A file of token ids, mapped read-only: docs/file-formats.md has its layouts. */
+/* A file of token ids, mapped read-only: docs/file-formats.md has its layouts. With * in the name of the file the path
+ * stands for all files that fit, in the order of their names, as if they were one. */
 typedef struct wn_token_file wn_token_file;
 wn_status wn_token_file_open(wn_context *ctx, const char *path, wn_token_file **out);
 void wn_token_file_close(wn_token_file *file); /* NULL is allowed */

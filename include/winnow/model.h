@@ -34,8 +34,9 @@ typedef enum wn_ffn_kind {
   WN_FFN_GELU,
   WN_FFN_RELU,
   WN_FFN_GELU_ERF,
-  WN_FFN_GEGLU
-} wn_ffn_kind; /* "swiglu", "gelu" (tanh), "relu", "gelu_erf", "geglu" (tanh) */
+  WN_FFN_GEGLU,
+  WN_FFN_RELU2
+} wn_ffn_kind; /* "swiglu", "gelu" (tanh), "relu", "gelu_erf", "geglu" (tanh), "relu2" (the square of relu) */
 /* Pairs of elements that are rotated together: (i, i + R/2), as in Hugging Face's Llama, or (2i, 2i+1), as in the paper
  * and GGUF's llama. */
 typedef enum wn_rope_pairs { WN_ROPE_HALVES, WN_ROPE_ADJACENT } wn_rope_pairs; /* "halves", "adjacent" */

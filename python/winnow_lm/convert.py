@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Callable, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Union
 
 from ._library import (
     Context,
     PathLike,
     Progress,
+    callback,
     choice,
     decoded,
     ffi,
@@ -77,11 +78,37 @@ class Prepared:
     test_bytes: int
 
 
+class _Texts:
+    """What on_text reads from: one text at a time, which is kept until the next."""
+
+    def __init__(self, texts: Iterable[Union[str, bytes]]) -> None:
+        self.texts: Iterator[Union[str, bytes]] = iter(texts)
+        self.number = 0
+
+    def next(self, text: Any, count: Any) -> bool:
+        for one in self.texts:
+            self.number += 1
+            if not isinstance(one, (str, bytes)):
+                raise ArgumentError(f"text {self.number} is {type(one).__name__}; str or bytes was expected")
+            data = one.encode("utf-8", "surrogatepass") if isinstance(one, str) else one
+            self.held = ffi.from_buffer(data)
+            text[0], count[0] = ffi.cast("const char *", self.held), len(data)
+            return True
+        return False
+
+
+@callback("bool(void *, const char **, size_t *)")
+def on_text(user: Any, text: Any, count: Any) -> bool:
+    context, texts = ffi.from_handle(user)
+    return bool(context.guard(lambda: texts.next(text, count), False))
+
+
 def prepare_data(
-    inputs: Union[PathLike, Sequence[PathLike]],
-    out: PathLike,
+    inputs: Union[PathLike, Sequence[PathLike]] = (),
+    out: PathLike = "",
     *,
     tokenizer: PathLike,
+    texts: Optional[Iterable[Union[str, bytes]]] = None,
     document_break: str = "file",
     field: str = "text",
     val_fraction: float = 0.05,
@@ -95,7 +122,8 @@ def prepare_data(
     """Turns texts and JSON lines into train.bin, val.bin and test.bin, as `winnow data prepare`. document_break: what ends a
     document of a text file: "blank" lines, each "line", or the "file". val_fraction, test_fraction: of the documents, by a hash of
     seed and their number. val_bytes, test_bytes: the last bytes, with the tokenizer "bytes". layout: of the token files, "llmc" or
-    "nanogpt"."""
+    "nanogpt". texts: what
+    the caller has, read after the inputs one at a time, each a document, as from `(row["text"] for row in dataset)`."""
     files = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     context = Context(threads=1)
     options = options_of("wn_data_prepare_options", lib.wn_data_prepare_options_init)
@@ -106,6 +134,9 @@ def prepare_data(
     options.field, options.tokenizer, options.out_dir, options.document_break, options.layout = texts
     options.val_fraction, options.test_fraction = val_fraction, test_fraction
     put(options, seed=seed, val_bytes=val_bytes, test_bytes=test_bytes)
+    user = None if texts is None else ffi.new_handle((context, _Texts(texts)))
+    if user is not None:
+        options.next_text, options.texts = on_text, user
     told = Progress(context, progress)
     told.put(options)
     result = ffi.new("wn_data_prepare_result *")

@@ -284,6 +284,38 @@ wn_status wn_writer_open(wn_context *ctx, const char *path, struct wn_writer *w)
   return WN_OK;
 }
 
+wn_status wn_writer_reopen(wn_context *ctx, const char *kept, const char *path, uint64_t bytes, struct wn_writer *w) {
+  *w = (struct wn_writer){.bytes = bytes};
+  if ((size_t)snprintf(w->path, sizeof w->path, "%s", path) >= sizeof w->path ||
+      (size_t)snprintf(w->temporary, sizeof w->temporary, "%s", kept) >= sizeof w->temporary)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %.200s...: the path is too long", path);
+  const int fd = wn_open_again(kept);
+  struct stat st;
+  if (fd < 0 || fstat(fd, &st) != 0) return file_fail_errno(ctx, "open", kept, errno);
+  wn_status status = WN_OK;
+  if (st.st_nlink > 1) /* what a stranger has linked here is not changed */
+    status = wn_fail(ctx, WN_ERR_IO, "%s: has another name as well; remove it", kept);
+  else if ((uint64_t)st.st_size < bytes)
+    status = wn_fail(ctx, WN_ERR_FORMAT, "%s: has %llu bytes, %llu were written", kept, (unsigned long long)st.st_size,
+                     (unsigned long long)bytes);
+  else if (ftruncate(fd, (off_t)bytes) != 0 || lseek(fd, (off_t)bytes, SEEK_SET) < 0 || !(w->f = fdopen(fd, "r+")))
+    status = file_fail_errno(ctx, "write", kept, errno);
+  if (status == WN_OK) return WN_OK;
+  close(fd);
+  w->temporary[0] = 0;
+  return status;
+}
+
+wn_status wn_writer_sync(wn_context *ctx, struct wn_writer *w) {
+  if (fflush(w->f) != 0 || ferror(w->f)) return file_fail_errno(ctx, "write", w->path, errno);
+  return fsync(fileno(w->f)) == 0 ? WN_OK : file_fail_errno(ctx, "sync", w->path, errno);
+}
+
+void wn_writer_keep(struct wn_writer *w) {
+  w->temporary[0] = 0;
+  wn_writer_abort(w);
+}
+
 wn_status wn_writer_write(wn_context *ctx, struct wn_writer *w, const void *data, size_t bytes) {
   if (!w->f) return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: the file is not open", w->path);
   if (bytes && fwrite(data, 1, bytes, w->f) != bytes) return file_fail_errno(ctx, "write", w->path, errno);
@@ -303,8 +335,7 @@ wn_status wn_writer_rewrite(wn_context *ctx, struct wn_writer *w, const void *da
 
 wn_status wn_writer_commit(wn_context *ctx, struct wn_writer *w) {
   if (!w->f) return wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: the file is not open", w->path);
-  if (fflush(w->f) != 0 || ferror(w->f)) return file_fail_errno(ctx, "write", w->path, errno);
-  if (fsync(fileno(w->f)) != 0) return file_fail_errno(ctx, "sync", w->path, errno);
+  WN_TRY(wn_writer_sync(ctx, w));
   /* Rename before closing: the lock must protect the temporary name. */
   if (rename(w->temporary, w->path) != 0) return file_fail_errno(ctx, "rename a temporary file to", w->path, errno);
   w->temporary[0] = 0;

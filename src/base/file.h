@@ -32,6 +32,11 @@ struct wn_writer {
   uint64_t bytes;
 };
 wn_status wn_writer_open(wn_context *ctx, const char *path, struct wn_writer *w);
+/* Goes on with the first `bytes` of the file `kept`, or begins it with 0; the rest of it is cut off. It has that name
+ * until commit renames it to `path`; wn_writer_keep closes it and leaves it there. */
+wn_status wn_writer_reopen(wn_context *ctx, const char *kept, const char *path, uint64_t bytes, struct wn_writer *w);
+wn_status wn_writer_sync(wn_context *ctx, struct wn_writer *w); /* what is written so far is on the disk */
+void wn_writer_keep(struct wn_writer *w);
 wn_status wn_writer_write(wn_context *ctx, struct wn_writer *w, const void *data, size_t bytes);
 /* Overwrites the beginning of the file after the rest is written: for a header whose contents are known only then. */
 wn_status wn_writer_rewrite(wn_context *ctx, struct wn_writer *w, const void *data, size_t bytes);

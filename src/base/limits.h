@@ -13,10 +13,10 @@
 /* JSON, by kind of file: name, bytes, values. A parsed value takes up to 110 bytes per count; a list or an object
  * counts twice. */
 #define WN_JSON_KINDS(X)                                                                                               \
-  X(CONFIG, "a configuration", WN_MIB, 64 * WN_KIB) /* config.json, recipes, state.json, data.json */                  \
+  X(CONFIG, "a configuration", WN_MIB, 64 * WN_KIB) /* config.json, recipes, state.json */                             \
   X(LINE, "a line", WN_MIB, 64 * WN_KIB)            /* of log.jsonl */                                                 \
   X(SAMPLE, "a question", 64 * WN_MIB, 64 * WN_KIB) /* a line of questions: its context may be a book */               \
-  X(TABLE, "a table", 32 * WN_MIB, 2 * WN_MIB)      /* search, budgets, comparison, index of shards */                 \
+  X(TABLE, "a table", 32 * WN_MIB, 2 * WN_MIB)      /* search, budgets, comparison, index of shards, data.json */      \
   X(TOKENIZER_CONFIG, "a tokenizer's configuration", 16 * WN_MIB, 256 * WN_KIB)                                        \
   X(TOKENIZER, "a tokenizer", 64 * WN_MIB, 4 * WN_MIB)                                                                 \
   X(SCHEMA, "a schema", 256 * WN_KIB, 16 * WN_KIB)     /* of a text to be generated */                                 \

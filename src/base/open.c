@@ -141,6 +141,10 @@ int wn_open_append(const char *path) {
   return open_regular(open(path, O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666));
 }
 
+int wn_open_again(const char *path) {
+  return open_regular(open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666));
+}
+
 FILE *wn_open_output(const char *path) {
   return fopen(path, "we");
 }

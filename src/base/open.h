@@ -24,6 +24,8 @@ bool wn_path_is_stream(const char *path);
 int wn_open_new(const char *path);
 /* Opens a regular file for appending, creating it if needed; follows no link. -1: see errno. */
 int wn_open_append(const char *path);
+/* The same for reading and writing anywhere. -1: see errno. */
+int wn_open_again(const char *path);
 /* For a device or a pipe that the user names as output; NULL: see errno. */
 FILE *wn_open_output(const char *path);
 int wn_open_folder(const char *path); /* for fsync; -1: see errno */

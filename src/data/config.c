@@ -14,7 +14,7 @@ static const char *const rows_names[] = {"blocks", "document", NULL};
 
 const struct wn_field wn_data_fields[] = {
     WN_KEY("kind", ENUM, AT(kind), "a token file or a synthetic task", .names = kind_names),
-    {.key = "train", TEXT(train), .help = "token file to train on (tokens)"},
+    {.key = "train", TEXT(train), .help = "token file to train on, or with * in its name shards (tokens)"},
     {.key = "val", TEXT(val), .help = "token file to evaluate on (tokens); empty: no evaluation"},
     {.key = "tokenizer",
      TEXT(tokenizer),

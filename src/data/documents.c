@@ -76,7 +76,7 @@ static wn_status token_beside(wn_context *ctx, const char *path, int32_t *out) {
   WN_TRY(wn_folder_path(ctx, where, sizeof where, beside));
   if (!wn_path_exists(where)) return WN_OK;
   json_t *json = NULL;
-  WN_TRY(wn_json_load_file(ctx, WN_JSON_CONFIG, where, &json));
+  WN_TRY(wn_json_load_file(ctx, WN_JSON_TABLE, where, &json));
   const json_t *value = json_object_get(json, "document_token");
   const json_int_t token = value ? json_integer_value(value) : -1;
   const bool known = !value || (json_is_integer(value) && token >= -1 && token <= INT32_MAX);

@@ -2,6 +2,8 @@
 #include "data/inputs.h"
 
 #include <errno.h>
+#include <fnmatch.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -76,6 +78,26 @@ wn_status wn_inputs_list(wn_context *ctx, const char *const *names, int count, s
     qsort(out->paths + first, out->count - first, sizeof *out->paths, inputs_compare);
   }
   return WN_OK;
+}
+
+wn_status wn_inputs_match(wn_context *ctx, const char *path, struct wn_inputs *out) {
+  const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+  char folder[4096], file[4096];
+  *out = (struct wn_inputs){0};
+  if (!strchr(name, '*') || wn_path_exists(path)) return inputs_add(ctx, path, out);
+  if (snprintf(folder, sizeof folder, "%.*s", (int)(name - path), path) >= (int)sizeof folder)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%.200s...: the path is too long", path);
+  DIR *entries = wn_open_entries(slash ? folder : ".");
+  if (!entries) return wn_fail(ctx, WN_ERR_IO, "%s: cannot read the folder: %s", path, strerror(errno));
+  wn_status status = WN_OK;
+  for (struct dirent *e; status == WN_OK && (e = readdir(entries));) {
+    if (fnmatch(name, e->d_name, FNM_PERIOD) != 0) continue;
+    if (snprintf(file, sizeof file, "%s%s", folder, e->d_name) < (int)sizeof file) status = inputs_add(ctx, file, out);
+  }
+  closedir(entries);
+  if (status == WN_OK && out->count == 0) status = wn_fail(ctx, WN_ERR_IO, "%s: no file has such a name", path);
+  if (status == WN_OK) qsort(out->paths, out->count, sizeof *out->paths, inputs_compare);
+  return status;
 }
 
 void wn_inputs_clear(struct wn_inputs *inputs) {

@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
+#include "data/inputs.h"
 #include "io/checksum.h"
 #include "io/folder.h"
 
@@ -25,11 +26,16 @@
 enum { MARK_AT = 16, HEADER_SUM_AT = 24, BODY_SUM_AT = 32 };
 static const uint8_t token_mark[8] = "wn-xxh3\n";
 
-struct wn_token_file {
+struct token_part {
   struct wn_map map;
   const uint8_t *tokens; /* count * width bytes in the map */
   uint64_t count;
   int width;
+};
+struct wn_token_file {
+  struct wn_inputs names;   /* of the parts, one after the other: one file, or shards */
+  struct token_part *parts; /* [names.count] */
+  uint64_t count;           /* of all */
   char *path;
 };
 
@@ -82,11 +88,17 @@ wn_status wn_token_file_verify(wn_context *ctx, const wn_token_file *file, bool 
   WN_CHECK_CALL(WN_HANDLE(file, TOKEN_FILE));
   bool found;
   if (!file) return wn_fail(ctx, WN_ERR_ARGUMENT, "wn_token_file_verify needs a file");
-  return token_file_check(ctx, file->path, &file->map, true, has ? has : &found);
+  bool all = true;
+  for (size_t i = 0; i < file->names.count; i++) {
+    WN_TRY(token_file_check(ctx, file->names.paths[i], &file->parts[i].map, true, &found));
+    all &= found;
+  }
+  if (has) *has = all;
+  return WN_OK;
 }
 
 /* Detects the layout and checks the size. */
-static wn_status token_file_read_header(wn_context *ctx, const char *path, struct wn_token_file *f) {
+static wn_status token_file_read_header(wn_context *ctx, const char *path, struct token_part *f) {
   const uint8_t *data = f->map.data;
   size_t bytes = f->map.bytes;
   if (bytes == 0) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the token file is empty", path);
@@ -122,16 +134,28 @@ static wn_status token_file_read_header(wn_context *ctx, const char *path, struc
   return token_file_check(ctx, path, &f->map, bytes <= VERIFY_LIMIT, &sums);
 }
 
+static wn_status token_file_open_parts(wn_context *ctx, const char *path, struct wn_token_file *f) {
+  char where[4096];
+  WN_TRY(wn_inputs_match(ctx, path, &f->names));
+  WN_TRY(WN_ALLOC(ctx, "token files", f->names.count, &f->parts));
+  for (size_t i = 0; i < f->names.count; i++) {
+    const char *name = f->names.paths[i];
+    WN_TRY(wn_folder_path(ctx, where, sizeof where, name));
+    WN_TRY(wn_map_open(ctx, where, &f->parts[i].map));
+    WN_TRY(token_file_read_header(ctx, name, &f->parts[i]));
+    if (__builtin_add_overflow(f->count, f->parts[i].count, &f->count))
+      return wn_fail(ctx, WN_ERR_FORMAT, "%s: more tokens than can be counted", path);
+  }
+  return WN_OK;
+}
+
 wn_status wn_token_file_open(wn_context *ctx, const char *path, wn_token_file **out) {
   WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
   *out = NULL;
   wn_token_file *f;
   WN_TRY(WN_ALLOC(ctx, "token file", 1, &f));
   wn_handle_mark(f, WN_HANDLE_TOKEN_FILE);
-  char where[4096];
-  wn_status status = wn_folder_path(ctx, where, sizeof where, path);
-  if (status == WN_OK) status = wn_map_open(ctx, where, &f->map);
-  if (status == WN_OK) status = token_file_read_header(ctx, path, f);
+  wn_status status = token_file_open_parts(ctx, path, f);
   if (status == WN_OK && !(f->path = wn_strdup(ctx, path))) status = WN_ERR_MEMORY;
   if (status != WN_OK) {
     wn_token_file_close(f);
@@ -143,7 +167,9 @@ wn_status wn_token_file_open(wn_context *ctx, const char *path, wn_token_file **
 
 void wn_token_file_close(wn_token_file *file) {
   WN_CHECK_OR(, WN_HANDLE(file, TOKEN_FILE));
-  wn_map_close(&file->map);
+  for (size_t i = 0; file->parts && i < file->names.count; i++) wn_map_close(&file->parts[i].map);
+  wn_free(file->parts);
+  wn_inputs_clear(&file->names);
   wn_free(file->path);
   wn_free(file);
 }
@@ -156,17 +182,14 @@ const char *wn_token_file_path(const wn_token_file *file) {
   return file->path;
 }
 
-wn_status wn_token_file_read(wn_context *ctx, const wn_token_file *file, uint64_t first, uint64_t count, int32_t *out) {
-  WN_CHECK_CALL(WN_HANDLE(file, TOKEN_FILE), WN_ARRAY(out, count));
-  if (first > file->count || count > file->count - first)
-    return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: tokens %" PRIu64 " to %" PRIu64 " asked for, the file has %" PRIu64,
-                   file->path, first, first + count, file->count);
-  if (file->width == 2) {
-    const uint8_t *p = file->tokens + 2 * first;
+static wn_status token_part_read(wn_context *ctx, const char *path, const struct token_part *part, uint64_t first,
+                                 uint64_t count, int32_t *out) {
+  if (part->width == 2) {
+    const uint8_t *p = part->tokens + 2 * first;
     for (uint64_t i = 0; i < count; i++) out[i] = (int32_t)(p[2 * i] | p[2 * i + 1] << 8);
     return WN_OK;
   }
-  const uint8_t *p = file->tokens + 4 * first;
+  const uint8_t *p = part->tokens + 4 * first;
   uint32_t all = 0;
   for (uint64_t i = 0; i < count; i++) {
     uint32_t x = load_u32(p + 4 * i);
@@ -176,8 +199,25 @@ wn_status wn_token_file_read(wn_context *ctx, const wn_token_file *file, uint64_
   if (all > INT32_MAX) {
     uint64_t i = 0;
     while (load_u32(p + 4 * i) <= INT32_MAX) i++;
-    return wn_fail(ctx, WN_ERR_FORMAT, "%s: token %" PRIu64 " is %u, past any vocabulary", file->path, first + i,
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: token %" PRIu64 " is %u, past any vocabulary", path, first + i,
                    load_u32(p + 4 * i));
+  }
+  return WN_OK;
+}
+
+wn_status wn_token_file_read(wn_context *ctx, const wn_token_file *file, uint64_t first, uint64_t count, int32_t *out) {
+  WN_CHECK_CALL(WN_HANDLE(file, TOKEN_FILE), WN_ARRAY(out, count));
+  if (first > file->count || count > file->count - first)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "%s: tokens %" PRIu64 " to %" PRIu64 " asked for, the file has %" PRIu64,
+                   file->path, first, first + count, file->count);
+  for (size_t i = 0; count > 0; first -= file->parts[i++].count) {
+    const struct token_part *part = &file->parts[i];
+    if (first >= part->count) continue;
+    const uint64_t n = count < part->count - first ? count : part->count - first;
+    WN_TRY(token_part_read(ctx, file->names.paths[i], part, first, n, out));
+    out += n;
+    first += n;
+    count -= n;
   }
   return WN_OK;
 }
@@ -201,8 +241,23 @@ static void token_file_make_header(const struct wn_token_writer *w, uint8_t head
   store_u32(header + HEADER_SUM_AT + 4, (uint32_t)(sum >> 32));
 }
 
+/* The sum of the tokens that are there, which must be the expected one. */
+static wn_status token_writer_go_on(wn_context *ctx, const struct wn_token_kept *kept, const char *path,
+                                    struct wn_token_writer *w) {
+  struct wn_map map;
+  const uint64_t head = token_file_has_header(w) ? HEADER_BYTES : 0;
+  WN_TRY(wn_writer_reopen(ctx, kept->path, path, head + kept->count * (uint64_t)w->width, &w->file));
+  WN_TRY(wn_map_open(ctx, kept->path, &map));
+  if (map.bytes > head) wn_checksum_add(&w->sum, map.data + head, map.bytes - head);
+  wn_map_close(&map);
+  w->count = kept->count;
+  return wn_checksum_end(&w->sum) == kept->sum
+             ? WN_OK
+             : wn_fail(ctx, WN_ERR_FORMAT, "%s: the tokens are damaged: their checksum is another one", kept->path);
+}
+
 wn_status wn_token_writer_open(wn_context *ctx, const char *path, const char *layout, int32_t vocab_size,
-                               struct wn_token_writer *w) {
+                               const struct wn_token_kept *kept, struct wn_token_writer *w) {
   *w = (struct wn_token_writer){.layout = layout ? layout : "llmc", .vocab_size = vocab_size};
   bool bare = !strcmp(w->layout, "nanogpt");
   if (!bare && strcmp(w->layout, "llmc"))
@@ -214,10 +269,16 @@ wn_status wn_token_writer_open(wn_context *ctx, const char *path, const char *la
                    "%s: layout nanogpt holds tokens below 65536, the vocabulary has %d; use "
                    "layout llmc",
                    path, vocab_size);
-  WN_TRY(wn_writer_open(ctx, path, &w->file));
   static const uint8_t blank[HEADER_BYTES];
   wn_checksum_begin(&w->sum);
-  wn_status status = token_file_has_header(w) ? wn_writer_write(ctx, &w->file, blank, sizeof blank) : WN_OK;
+  wn_status status = WN_OK;
+  if (kept && kept->count > 0) {
+    status = token_writer_go_on(ctx, kept, path, w);
+  } else {
+    WN_TRY(kept ? wn_writer_reopen(ctx, kept->path, path, 0, &w->file) : wn_writer_open(ctx, path, &w->file));
+    if (token_file_has_header(w)) status = wn_writer_write(ctx, &w->file, blank, sizeof blank);
+  }
+  if (status != WN_OK && kept && kept->count > 0) wn_writer_keep(&w->file); /* it can be looked at */
   if (status != WN_OK) wn_token_writer_abort(w);
   return status;
 }
@@ -264,7 +325,7 @@ wn_status wn_token_file_write(wn_context *ctx, const char *path, const char *lay
                               const int32_t *tokens, uint64_t count) {
   WN_CHECK_CALL(WN_POINTER(path), WN_ARRAY(tokens, count));
   struct wn_token_writer w;
-  WN_TRY(wn_token_writer_open(ctx, path, layout, vocab_size, &w));
+  WN_TRY(wn_token_writer_open(ctx, path, layout, vocab_size, NULL, &w));
   wn_status status = wn_token_writer_append(ctx, &w, tokens, count);
   if (status == WN_OK) status = wn_token_writer_commit(ctx, &w);
   if (status != WN_OK) wn_token_writer_abort(&w);

@@ -15,9 +15,16 @@ struct wn_token_writer {
   uint64_t count;
   struct wn_checksum_stream sum; /* of the tokens */
 };
-/* WN_ERR_ARGUMENT for an unknown layout or a vocabulary that the layout cannot hold. */
+/* What a file under the name `path` holds of an earlier writing, to be gone on with: 0 tokens begin it. It keeps that
+ * name until commit. */
+struct wn_token_kept {
+  const char *path;
+  uint64_t count, sum; /* of the tokens */
+};
+/* kept may be NULL: a temporary name. WN_ERR_ARGUMENT for an unknown layout or a vocabulary that the layout cannot
+ * hold. */
 wn_status wn_token_writer_open(wn_context *ctx, const char *path, const char *layout, int32_t vocab_size,
-                               struct wn_token_writer *w);
+                               const struct wn_token_kept *kept, struct wn_token_writer *w);
 wn_status wn_token_writer_append(wn_context *ctx, struct wn_token_writer *w, const int32_t *tokens, uint64_t count);
 wn_status wn_token_writer_commit(wn_context *ctx, struct wn_token_writer *w);
 void wn_token_writer_abort(struct wn_token_writer *w); /* after a failure; allowed on {0}, never opened */

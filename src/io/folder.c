@@ -175,15 +175,15 @@ static wn_status folder_remove_gone(wn_context *ctx, int fd, int commit_fd, cons
 
 /* ---- the two steps of a recovery ---- */
 
-static wn_status folder_discard(wn_context *ctx, int fd, const char *dir) {
-  int next_fd;
-  WN_TRY(folder_open_sub(ctx, fd, dir, NEXT, &next_fd));
-  if (next_fd < 0) return WN_OK;
-  wn_status status = folder_walk(ctx, dir, NEXT, next_fd, fd, folder_check_entry, false);
-  if (status == WN_OK) status = folder_walk(ctx, dir, NEXT, next_fd, fd, folder_remove_entry, true);
-  close(next_fd);
+static wn_status folder_discard(wn_context *ctx, int fd, const char *dir, const char *sub) {
+  int sub_fd;
+  WN_TRY(folder_open_sub(ctx, fd, dir, sub, &sub_fd));
+  if (sub_fd < 0) return WN_OK;
+  wn_status status = folder_walk(ctx, dir, sub, sub_fd, fd, folder_check_entry, false);
+  if (status == WN_OK) status = folder_walk(ctx, dir, sub, sub_fd, fd, folder_remove_entry, true);
+  close(sub_fd);
   if (status != WN_OK) return status;
-  return unlinkat(fd, NEXT, AT_REMOVEDIR) == 0 ? WN_OK : folder_fail(ctx, "remove", dir, NEXT, "");
+  return unlinkat(fd, sub, AT_REMOVEDIR) == 0 ? WN_OK : folder_fail(ctx, "remove", dir, sub, "");
 }
 
 static wn_status folder_publish(wn_context *ctx, int fd, const char *dir) {
@@ -219,7 +219,7 @@ static wn_status folder_lock_and_recover(wn_context *ctx, int fd, const char *di
     folder_pause();
   }
   WN_TRY(folder_publish(ctx, fd, dir));
-  return folder_discard(ctx, fd, dir);
+  return folder_discard(ctx, fd, dir, NEXT);
 }
 
 wn_status wn_folder_recover(wn_context *ctx, const char *dir) {
@@ -291,10 +291,14 @@ wn_status wn_folder_commit(wn_context *ctx, struct wn_folder *f, bool *committed
   return status;
 }
 
+wn_status wn_folder_discard(wn_context *ctx, struct wn_folder *f, const char *name) {
+  return f->fd < 0 ? WN_OK : folder_discard(ctx, f->fd, f->dir, name);
+}
+
 void wn_folder_abort(struct wn_folder *f) {
   if (f->fd < 0) return;
-  folder_discard(NULL, f->fd, f->dir); /* frees space on a full disk */
-  if (f->made) (void)rmdir(f->dir);    /* if it is still empty */
+  folder_discard(NULL, f->fd, f->dir, NEXT); /* frees space on a full disk */
+  if (f->made) (void)rmdir(f->dir);          /* if it is still empty */
   folder_close(f);
 }
 

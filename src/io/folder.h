@@ -25,6 +25,8 @@ wn_status wn_folder_drop(wn_context *ctx, struct wn_folder *f, const char *name)
 /* Moves all files of next into dir. After a failure or a kill, readers that use wn_folder_file see either the old files
  * or the new ones. *committed (may be NULL): whether they see the new ones; set after a failure too. */
 wn_status wn_folder_commit(wn_context *ctx, struct wn_folder *f, bool *committed);
+/* Removes a hidden folder of dir, which may hold files alone; nothing where there is none. */
+wn_status wn_folder_discard(wn_context *ctx, struct wn_folder *f, const char *name);
 void wn_folder_abort(struct wn_folder *f); /* after a failure; harmless after a commit */
 
 /* For a file about to be written in a folder that may be a stranger's: refuses a link of that name. */

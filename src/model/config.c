@@ -21,7 +21,7 @@ static const char *const place_names[] = {"pre", "post", "both", "branch", NULL}
 static const char *const position_names[] = {"none", "learned", "rope", NULL};
 static const char *const pairs_names[] = {"halves", "adjacent", NULL};
 static const char *const scaling_names[] = {"none", "linear", "dynamic", "llama3", "yarn", "longrope", NULL};
-static const char *const ffn_names[] = {"swiglu", "gelu", "relu", "gelu_erf", "geglu", NULL};
+static const char *const ffn_names[] = {"swiglu", "gelu", "relu", "gelu_erf", "geglu", "relu2", NULL};
 
 static const struct wn_field fields[] = {
     WN_KEY("vocab_size", INT64, AT(vocab_size), "0: the data's", .min = 0, .max = WN_LIMIT_VOCABULARY),

@@ -18,11 +18,9 @@ static int64_t qkv_width(const wn_model_config *c) {
   return (c->heads + 2 * c->kv_heads) * c->head_size;
 }
 static enum wn_act_kind act_kind(const wn_model_config *c) {
-  static const enum wn_act_kind kinds[] = {[WN_FFN_SWIGLU] = WN_ACT_SWIGLU,
-                                           [WN_FFN_GELU] = WN_ACT_GELU,
-                                           [WN_FFN_RELU] = WN_ACT_RELU,
-                                           [WN_FFN_GELU_ERF] = WN_ACT_GELU_ERF,
-                                           [WN_FFN_GEGLU] = WN_ACT_GEGLU};
+  static const enum wn_act_kind kinds[] = {
+      [WN_FFN_SWIGLU] = WN_ACT_SWIGLU,     [WN_FFN_GELU] = WN_ACT_GELU,   [WN_FFN_RELU] = WN_ACT_RELU,
+      [WN_FFN_GELU_ERF] = WN_ACT_GELU_ERF, [WN_FFN_GEGLU] = WN_ACT_GEGLU, [WN_FFN_RELU2] = WN_ACT_RELU2};
   return kinds[c->ffn];
 }
 static bool layer_has_mem(const wn_model_config *c) {

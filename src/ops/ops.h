@@ -157,9 +157,9 @@ struct wn_rope {
 };
 
 /* y = act(x). With a gate, x is [M,2F], gate first: SWIGLU y = silu(gate) * up, GEGLU y = gelu(gate) * up (tanh form),
- * [M,F]. GELU (tanh form), RELU and GELU_ERF (x Phi(x)): x is [M,F].
+ * [M,F]. GELU (tanh form), RELU, GELU_ERF (x Phi(x)) and RELU2 (max(x, 0)^2): x is [M,F].
  * dx may alias x. */
-enum wn_act_kind { WN_ACT_SWIGLU, WN_ACT_GELU, WN_ACT_RELU, WN_ACT_GELU_ERF, WN_ACT_GEGLU, WN_ACT_KINDS };
+enum wn_act_kind { WN_ACT_SWIGLU, WN_ACT_GELU, WN_ACT_RELU, WN_ACT_GELU_ERF, WN_ACT_GEGLU, WN_ACT_RELU2, WN_ACT_KINDS };
 static inline bool wn_act_has_gate(enum wn_act_kind kind) {
   return kind == WN_ACT_SWIGLU || kind == WN_ACT_GEGLU;
 }

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/limits.h"
 #include "base/open.h"
+#include "data/inputs.h"
 #include "io/folder.h"
 #include "train/adapt.h"
 #include "model/model.h"
@@ -30,7 +31,7 @@ static wn_status data_vocabulary(wn_context *ctx, const char *token_file, char p
   WN_TRY(wn_folder_path(ctx, path, PATH_BYTES, beside));
   if (!wn_path_exists(path)) return WN_OK;
   json_t *json = NULL;
-  WN_TRY(wn_json_load_file(ctx, WN_JSON_CONFIG, path, &json));
+  WN_TRY(wn_json_load_file(ctx, WN_JSON_TABLE, path, &json));
   const json_t *value = json_object_get(json, "vocab_size");
   if (json_is_integer(value)) *out = json_integer_value(value);
   json_decref(json);
@@ -42,11 +43,14 @@ static wn_status data_vocabulary(wn_context *ctx, const char *token_file, char p
 
 /* Reports a missing token file as such, and not as one that lacks a data.json. */
 static wn_status data_is_there(wn_context *ctx, const char *token_file) {
+  struct wn_inputs files;
   int fd;
   uintmax_t bytes;
-  WN_TRY(wn_open_file(ctx, token_file, &fd, &bytes));
-  close(fd);
-  return WN_OK;
+  wn_status status = wn_inputs_match(ctx, token_file, &files);
+  if (status == WN_OK) status = wn_open_file(ctx, files.paths[0], &fd, &bytes);
+  if (status == WN_OK) close(fd);
+  wn_inputs_clear(&files);
+  return status;
 }
 
 /* Checks that two vocabularies agree. more: how many entries the model must have beyond theirs. */

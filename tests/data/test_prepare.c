@@ -211,6 +211,104 @@ static void test_json_lines(void **state) {
   unlink(path);
 }
 
+static char *file_of(const char *name, size_t *bytes) {
+  char path[160];
+  snprintf(path, sizeof path, "%s/%s", out, name);
+  FILE *f = fopen(path, "rb");
+  assert_non_null(f);
+  char *data = malloc(1 << 20);
+  *bytes = fread(data, 1, 1 << 20, f);
+  fclose(f);
+  return data;
+}
+
+static void cancel_second(void *user, uint64_t done, uint64_t total) {
+  (void)total;
+  if (done > 10000) wn_context_cancel(user);
+}
+
+/* A call that ended within its second input goes on after the first and ends as an undisturbed one; where anything is
+ * not as it was, it says so and leaves what there is. */
+static void test_go_on(void **state) {
+  (void)state;
+  enum { N = 3, BYTES = 8000 };
+  static const char *const names[] = {"train.bin", "val.bin", "test.bin", "data.json"};
+  use("a.txt");
+  o.tokenizer = model, o.document_break = "line", o.val_fraction = 0.2, o.test_fraction = 0.2, o.input_count = N;
+  char text[N][BYTES], path[160];
+  for (int i = 0; i < N; i++) {
+    for (int at = 0; at < BYTES; at += 8) memcpy(text[i] + at, "stone a\n", 8), text[i][at + i] = (char)('a' + at % 26);
+    snprintf(paths[i], sizeof paths[i], "%s/%d.txt", dir, i);
+    put(paths[i], text[i], BYTES);
+    inputs[i] = paths[i];
+  }
+  wn_data_prepare_result whole, r;
+  assert_int_equal(wn_data_prepare(ctx, &o, &whole), WN_OK);
+  char *want[4];
+  size_t bytes[4], found;
+  for (int k = 0; k < 4; k++) want[k] = file_of(names[k], &bytes[k]);
+  json_t *json = json_loadb(want[3], bytes[3], 0, NULL), *list = json_object_get(json, "inputs");
+  assert_int_equal(json_array_size(list), N);
+  uint64_t tokens = 0;
+  for (int i = 0; i < N; i++) {
+    json_t *one = json_array_get(list, (size_t)i);
+    assert_string_equal(json_string_value(json_object_get(one, "path")), paths[i]);
+    assert_int_equal(json_integer_value(json_object_get(one, "bytes")), BYTES);
+    assert_int_equal(json_integer_value(json_object_get(one, "documents")), BYTES / 8);
+    assert_int_equal(strlen(json_string_value(json_object_get(one, "xxh3"))), 16);
+    tokens += (uint64_t)json_integer_value(json_object_get(one, "tokens"));
+  }
+  assert_int_equal(tokens, whole.train_tokens + whole.val_tokens + whole.test_tokens);
+  json_decref(json);
+  for (int stop = 0; stop < 2; stop++) { /* by cancelling, and by an input that is refused */
+    clean();
+    wn_context *other;
+    assert_int_equal(wn_context_create(NULL, &other), WN_OK);
+    if (stop) put_text(paths[1], "good\nb\xC3\x28");
+    o.progress = stop ? NULL : cancel_second, o.user = other;
+    assert_int_equal(wn_data_prepare(other, &o, &r), stop ? WN_ERR_FORMAT : WN_ERR_CANCELLED);
+    wn_context_destroy(other);
+    o.progress = NULL;
+    put(paths[1], text[1], BYTES);
+    snprintf(path, sizeof path, "%s/.prepare/state.json", out);
+    assert_int_equal(access(path, F_OK), 0);
+    put(paths[0], text[1], BYTES);
+    refuse(WN_ERR_ARGUMENT, "0.txt: changed since an interrupted call read it");
+    put(paths[0], text[0], BYTES);
+    o.seed = 1;
+    refuse(WN_ERR_ARGUMENT, "state.json: an interrupted call had another seed");
+    o.seed = 0, inputs[0] = paths[2];
+    refuse(WN_ERR_ARGUMENT, "state.json: input 1 of an interrupted call was");
+    inputs[0] = paths[0];
+    snprintf(path, sizeof path, "%s/.prepare/train.bin", out);
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    FILE *f = fopen(path, "r+b");
+    assert_int_equal(fseek(f, 1030, SEEK_SET), 0);
+    const int byte = fgetc(f);
+    for (int k = 0; k < 2; k++) {
+      fseek(f, 1030, SEEK_SET);
+      fputc(k ? byte : byte ^ 1, f);
+      fflush(f);
+      if (!k) refuse(WN_ERR_FORMAT, "train.bin: the tokens are damaged");
+    }
+    fclose(f);
+    /* What the first input gave is taken and not made again: it may not be read but for its checksum. */
+    if (wn_data_prepare(ctx, &o, &r) != WN_OK) fail_msg("%s", wn_context_error(ctx));
+    assert_memory_equal(&r, &whole, sizeof r);
+    for (int k = 0; k < 4; k++) {
+      char *got = file_of(names[k], &found);
+      assert_int_equal(found, bytes[k]);
+      assert_memory_equal(got, want[k], found);
+      free(got);
+    }
+    snprintf(path, sizeof path, "%s/.prepare", out);
+    assert_int_not_equal(access(path, F_OK), 0);
+  }
+  for (int k = 0; k < 4; k++) free(want[k]);
+  for (int i = 0; i < N; i++) unlink(paths[i]);
+}
+
 /* Packed by zstd: in one frame and in several, the first of them to be skipped; from a pipe; and what is none. */
 static void test_zstd(void **state) {
   (void)state;
@@ -661,12 +759,19 @@ static void test_split_by_place(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_split_by_place), cmocka_unit_test(test_text),
-      cmocka_unit_test(test_json_lines),     cmocka_unit_test(test_split),
-      cmocka_unit_test(test_test_fraction),  cmocka_unit_test(test_zstd),
-      cmocka_unit_test(test_folders),        cmocka_unit_test(test_summary),
-      cmocka_unit_test(test_refused),        cmocka_unit_test(test_long_document),
-      cmocka_unit_test(test_cancel),         cmocka_unit_test(test_cancel_in_a_line),
+      cmocka_unit_test(test_split_by_place),
+      cmocka_unit_test(test_text),
+      cmocka_unit_test(test_json_lines),
+      cmocka_unit_test(test_split),
+      cmocka_unit_test(test_test_fraction),
+      cmocka_unit_test(test_zstd),
+      cmocka_unit_test(test_go_on),
+      cmocka_unit_test(test_folders),
+      cmocka_unit_test(test_summary),
+      cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_long_document),
+      cmocka_unit_test(test_cancel),
+      cmocka_unit_test(test_cancel_in_a_line),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -216,11 +216,52 @@ static void test_writer_refuses(void **state) {
   wn_token_file_close(f);
 }
 
+/* Shards of any widths, in the order of their names, as one file; tokens are read across their ends. */
+static void test_shards(void **state) {
+  (void)state;
+  enum { N = 30, SHARDS = 4 };
+  static const int counts[SHARDS] = {7, 0, 12, 11};
+  int32_t tokens[N], back[N];
+  char shard[SHARDS][160], all[160];
+  for (int i = 0; i < N; i++) tokens[i] = 3 * i + 1;
+  int at = 0;
+  for (int k = 0; k < SHARDS; k++) { /* "part_10" would come before "part_9" */
+    snprintf(shard[k], sizeof shard[k], "%s/part_%d.bin", dir, 10 + k);
+    assert_int_equal(
+        wn_token_file_write(ctx, shard[k], "llmc", k == 2 ? 100000 : 100, tokens + at, (uint64_t)counts[k]), WN_OK);
+    at += counts[k];
+  }
+  wn_token_file *f;
+  snprintf(all, sizeof all, "%s/part_*.bin", dir);
+  if (wn_token_file_open(ctx, all, &f) != WN_OK) fail_msg("%s", wn_context_error(ctx));
+  assert_int_equal(wn_token_file_count(f), N);
+  for (int first = 0; first <= N; first++)
+    for (int count = 0; count <= N - first; count++) {
+      assert_int_equal(wn_token_file_read(ctx, f, (uint64_t)first, (uint64_t)count, back), WN_OK);
+      assert_memory_equal(back, tokens + first, (size_t)count * sizeof *back);
+    }
+  assert_int_equal(wn_token_file_read(ctx, f, 20, 11, back), WN_ERR_ARGUMENT);
+  assert_non_null(strstr(wn_context_error(ctx), all));
+  bool has = false;
+  assert_int_equal(wn_token_file_verify(ctx, f, &has), WN_OK);
+  assert_true(has);
+  wn_token_file_close(f);
+  FILE *bad = fopen(shard[3], "r+b");
+  fseek(bad, 1030, SEEK_SET);
+  fputc(77, bad);
+  fclose(bad);
+  assert_int_equal(wn_token_file_open(ctx, all, &f), WN_ERR_FORMAT);
+  assert_non_null(strstr(wn_context_error(ctx), shard[3]));
+  for (int k = 0; k < SHARDS; k++) unlink(shard[k]);
+  assert_int_equal(wn_token_file_open(ctx, all, &f), WN_ERR_IO);
+  assert_non_null(strstr(wn_context_error(ctx), "part_*.bin: no file has such a name"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_every_bit),      cmocka_unit_test(test_layouts),    cmocka_unit_test(test_header_bytes),
-      cmocka_unit_test(test_empty_count),    cmocka_unit_test(test_wide_value), cmocka_unit_test(test_hostile),
-      cmocka_unit_test(test_writer_refuses),
+      cmocka_unit_test(test_every_bit),    cmocka_unit_test(test_layouts),        cmocka_unit_test(test_shards),
+      cmocka_unit_test(test_header_bytes), cmocka_unit_test(test_empty_count),    cmocka_unit_test(test_wide_value),
+      cmocka_unit_test(test_hostile),      cmocka_unit_test(test_writer_refuses),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -413,6 +413,12 @@ static const struct model_case model_cases[] = {
      .ffn = WN_FFN_GELU,
      .kv_heads = 1,
      .attention = "{\"fade\":true,\"forget\":true,\"alibi\":true,\"exclusive\":true,\"sinks\":1}"},
+    {.name = "relu squared, rope, qk-norm, a norm after the embedding",
+     .position = WN_POS_ROPE,
+     .ffn = WN_FFN_RELU2,
+     .kv_heads = 4,
+     .qk_norm = true,
+     .embed_norm = true},
 };
 enum { MODEL_CASES = sizeof model_cases / sizeof *model_cases };
 

@@ -38,6 +38,7 @@ enum {
   TABLE = 32,   /* rope */
   GELU = 64,    /* act; without either: ReLU */
   SWIGLU = 128,
+  RELU2 = 8, /* act */
   SEL = 256, /* from here on: attention */
   NO_RELU = 512,
   OPEN_FIRST = 1024,
@@ -157,6 +158,8 @@ static const struct op_case op_cases[] = {
     {ATTENTION, {1, 100, 2, 2, 24, 0}, SEL | OPEN_FIRST | OPEN_SELF | DOCS},
     {ACT, {17, 63}, ERF},
     {ACT, {7, 64}, ERF | ALIAS},
+    {ACT, {5, 31}, RELU2},
+    {ACT, {31, 67}, RELU2 | ALIAS},
     {ACT, {1, 1}, GEGLU},
     {ACT, {5, 17}, GEGLU},
     {ACT, {3, 65}, GEGLU | ALIAS},
@@ -190,6 +193,7 @@ static const struct op_case op_cases[] = {
     {ACT, {9, 48}, SWIGLU},
     {ACT, {7, 40}, GEGLU | ALIAS},
     {ACT, {5, 72}, 0},
+    {ACT, {5, 72}, RELU2},
     {CROSS_ENTROPY, {9, 264, 8}, 0},
     {NORM, {5, 1, 904, 0}, ACC},
 };
@@ -431,6 +435,7 @@ static wn_status call_act(struct bench *b, struct wn_exec e, bool backward) {
                              : has(b, GELU)  ? WN_ACT_GELU
                              : has(b, ERF)   ? WN_ACT_GELU_ERF
                              : has(b, GEGLU) ? WN_ACT_GEGLU
+                             : has(b, RELU2) ? WN_ACT_RELU2
                                              : WN_ACT_RELU};
   a.type = TYPE(I_X);
   a.M = b->c->n[0], a.F = b->c->n[1], a.x = AT(I_X), a.y = AT(I_Y), a.dy = AT(I_DY), a.dx = AT(I_DX);

@@ -560,6 +560,36 @@ def test_prepare():
         for file in ("train.bin", "val.bin", "test.bin"):
             assert open(f"{name}/{file}", "rb").read() == open(f"{name}-too/{file}", "rb").read()
     assert done.val_bytes == 300 and done.test_bytes == 200
+    # An iterable of texts, streamed: as JSON lines of them.
+    lines = open("corpus.txt").read().split("\n")[:300] + ["two\nlines", "\u00fc\u2014"]
+    with open("lines.jsonl", "w") as f:
+        f.writelines(json.dumps({"text": line}) + "\n" for line in lines)
+    held = []
+
+    def one_by_one():
+        for line in lines:
+            held.append(line)
+            yield line if len(held) % 2 else line.encode()
+
+    want = wn.prepare_data("lines.jsonl", "lines", tokenizer="bytes", val_fraction=0.1)
+    done = wn.prepare_data(out="texts", texts=one_by_one(), tokenizer="bytes", val_fraction=0.1)
+    assert (done.documents, done.train_tokens, done.val_tokens) == (want.documents, want.train_tokens, want.val_tokens)
+    for file in ("train.bin", "val.bin"):
+        assert open(f"texts/{file}", "rb").read() == open(f"lines/{file}", "rb").read()
+    (listed,) = json.load(open("texts/data.json"))["inputs"]
+    assert listed["documents"] == done.documents and "path" not in listed and len(listed["xxh3"]) == 16
+    both = wn.prepare_data("lines.jsonl", "both", texts=iter(lines), tokenizer="bytes", val_fraction=0.1)
+    assert both.documents == 2 * done.documents
+
+    def fails():
+        yield "a"
+        raise KeyError("mine")
+
+    raises(KeyError, lambda: wn.prepare_data(out="x", texts=fails(), tokenizer="bytes", val_fraction=0), "mine")
+    raises(wn.ArgumentError, lambda: wn.prepare_data(out="x", texts=["a", 3], tokenizer="bytes", val_fraction=0), "text 2 is int")
+    raises(wn.WinnowError, lambda: wn.prepare_data(out="x", texts=[], tokenizer="bytes", val_fraction=0), "no text")
+    raises(wn.WinnowError, lambda: wn.prepare_data(out="x", tokenizer="bytes"), "no input")
+    assert not os.path.exists("x/train.bin")
     raises(wn.WinnowError, lambda: wn.prepare_data("corpus.txt", "x", tokenizer="bytes", val_fraction=0, layout="csv"), "csv")
 
 

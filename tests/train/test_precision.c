@@ -8,8 +8,8 @@ static void must_step(struct bench *b, uint64_t step, wn_train_progress *p) {
 }
 
 /* Models that differ in what their parts read and in which arrays they have. */
-static const char *const shapes[] = {"selective",     "standard", "post norm, gelu, bias", "both norms, rope, grouped",
-                                     "dropout, relu", "budgets"};
+static const char *const shapes[] = {
+    "selective", "standard", "post norm, gelu, bias", "both norms, rope, grouped", "dropout, relu squared", "budgets"};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 static void shape(wn_recipe *r, int which) {
   tiny_recipe(r, which == 0 || which == 5);
@@ -30,7 +30,7 @@ static void shape(wn_recipe *r, int which) {
   }
   if (which == 5) snprintf(r->train.prune.budgets, sizeof r->train.prune.budgets, "9");
   if (which == 4) {
-    r->model.ffn = WN_FFN_RELU;
+    r->model.ffn = WN_FFN_RELU2;
     r->model.dropout = r->model.dropout_hidden = 0.1;
   }
 }

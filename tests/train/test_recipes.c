@@ -131,6 +131,7 @@ static void test_parameter_counts(void **state) {
       {"selective-paper-d12-selective.json", 7964, 97615872, 5e-4, false, false},
       {"selective-paper-d16-selective.json", 7964, 218226688, 5e-4, false, false},
       {"gpt2-124m.json", 0, 124439808, 0, false, false},
+      {"modded-nanogpt.json", 0, 162201600, 2e-4, false, false}, /* its matrices; here norms have gains, which stay 1 */
       {"adaptive-span.json", 27, 38e6, 0.5 / 38, false, false},
       {"adaptive-span.json", 205, 39e6, 0.5 / 39, false, false},
       {"adaptive-span-large.json", 27, 209e6, 0.5 / 209, false, false},

@@ -25,10 +25,14 @@ static __device__ __forceinline__ float gated(int kind, float g, float u) {
 static __device__ __forceinline__ float plain(int kind, float v) {
   return kind == WN_ACT_GELU       ? gelu(v)
          : kind == WN_ACT_GELU_ERF ? 0.5f * v * erfcf(-v * ROOT_HALF)
+         : kind == WN_ACT_RELU2    ? (v > 0 ? v * v : 0.0f)
                                    : (v > 0 ? v : 0.0f);
 }
 static __device__ __forceinline__ float plain_back(int kind, float v, float d) {
-  return kind == WN_ACT_GELU ? d * gelu_slope(v) : kind == WN_ACT_GELU_ERF ? d * normal_slope(v) : v > 0 ? d : 0.0f;
+  return kind == WN_ACT_GELU       ? d * gelu_slope(v)
+         : kind == WN_ACT_GELU_ERF ? d * normal_slope(v)
+         : kind == WN_ACT_RELU2    ? (v > 0 ? 2 * v * d : 0.0f)
+                                   : (v > 0 ? d : 0.0f);
 }
 // F and M F are in units of EACH.
 template <int EACH>

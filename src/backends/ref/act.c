@@ -3,7 +3,8 @@
  *   GELU    y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks & Gimpel 2016)
  *   GEGLU   y = GELU(g) u, x = [g, u] (Shazeer 2020)
  *   GELU_ERF y = x Phi(x), Phi the cumulative normal distribution
- *   RELU    y = max(x, 0), derivative 0 at 0 */
+ *   RELU    y = max(x, 0), derivative 0 at 0
+ *   RELU2   y = max(x, 0)^2 (So et al. 2021) */
 #include "backends/ref/ref.h"
 
 #define GELU_SCALE 0.79788456080286535588 /* sqrt(2/pi) */
@@ -22,7 +23,7 @@ static double act_gelu_slope(double v) {
 static double act_value(enum wn_act_kind kind, double v) {
   if (kind == WN_ACT_GELU) return act_gelu(v);
   if (kind == WN_ACT_GELU_ERF) return 0.5 * v * erfc(-v * M_SQRT1_2);
-  return v > 0 ? v : 0.0;
+  return v > 0 ? (kind == WN_ACT_RELU2 ? v * v : v) : 0.0;
 }
 static double act_gradient(enum wn_act_kind kind, double v, double d) {
   if (kind == WN_ACT_GELU) return d * act_gelu_slope(v);
@@ -30,7 +31,7 @@ static double act_gradient(enum wn_act_kind kind, double v, double d) {
     const double density = exp(-0.5 * v * v) * 0.5 * M_2_SQRTPI * M_SQRT1_2;
     return d * (0.5 * erfc(-v * M_SQRT1_2) + v * density);
   }
-  return v > 0 ? d : 0.0;
+  return v > 0 ? (kind == WN_ACT_RELU2 ? 2 * v * d : d) : 0.0;
 }
 
 wn_status wn_ref_act_forward(const struct wn_exec *exec, const struct wn_act *a) {

@@ -42,8 +42,11 @@ static const struct wn_names gpt2_gguf_names = {
 static const struct {
   const char *name;
   wn_ffn_kind kind;
-} gpt2_activations[] = {
-    {"gelu_new", WN_FFN_GELU}, {"gelu_pytorch_tanh", WN_FFN_GELU}, {"gelu", WN_FFN_GELU_ERF}, {"relu", WN_FFN_RELU}};
+} gpt2_activations[] = {{"gelu_new", WN_FFN_GELU},
+                        {"gelu_pytorch_tanh", WN_FFN_GELU},
+                        {"gelu", WN_FFN_GELU_ERF},
+                        {"relu", WN_FFN_RELU},
+                        {"relu2", WN_FFN_RELU2}};
 enum { GPT2_ACTIVATIONS = sizeof gpt2_activations / sizeof *gpt2_activations };
 
 static void gpt2_shape(wn_model_config *c) {

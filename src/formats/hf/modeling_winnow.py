@@ -495,8 +495,9 @@ class Layer(nn.Module):
         if self.kind in ("swiglu", "geglu"):
             gate, up = x.chunk(2, -1)
             x = (fn.silu(gate) if self.kind == "swiglu" else fn.gelu(gate, approximate="tanh")) * up
-        elif self.kind == "relu":
+        elif self.kind in ("relu", "relu2"):
             x = fn.relu(x)
+            x = x * x if self.kind == "relu2" else x
         else:
             x = fn.gelu(x, approximate="none" if self.kind == "gelu_erf" else "tanh")
         return self.ffn["out"](fn.dropout(x, self.dropout_hidden, self.training))
