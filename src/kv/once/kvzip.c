@@ -8,43 +8,77 @@
  * sees. The first `sinks` tokens of the context always stay. kvpress asks "\n\nRepeat the previous context exactly.",
  * for later chunks "\n\nRepeat the part of the previous context exactly, starting with" and the last 8 tokens of the
  * chunk before, then the chat template's end of a turn, then the chunk; and takes the best tokens over all heads of all
- * layers (wn_once_ada with their rows and safe 0). The reader calls wn_once_repeat for each layer and chunk, and drops
- * the rows' tokens. Cost of a chunk of m tokens: 3/2 m^2 H D products a layer, and reading twice as many tokens. */
+ * layers (wn_once_ada with their rows and safe 0). The reader (decode/session_repeat.c) calls wn_once_repeat for each
+ * layer and piece of a chunk's rows, and drops the rows' tokens. Products are sums of floats, weights are double. Cost
+ * of a chunk of m tokens: 3/2 m^2 H D products a layer, and reading twice as many tokens. */
+#include <string.h>
+
+#include "base/arrays.h"
 #include "kv/once/score.h"
 
+enum { KVZIP_TILE = 32, KVZIP_ROWS = 16 }; /* keys and rows whose products are computed together */
+
 struct kvzip_rows {
-  int64_t first, end, T;
-  const float *q, *own; /* [T,H,D], [Hkv,T,D] */
+  int64_t first, end, sinks, T, rows;
+  const float *q, *own; /* [rows,H,D], [Hkv,T,D] */
 };
 
-/* The weights of the rows in one head, one row [end-first+sinks+T] after the other, and their maximum to largest
- * [end-first]. */
-static void kvzip_head(const struct wn_once_view *v, const struct kvzip_rows *r, int64_t h, double *row,
-                       double *largest) {
-  const int64_t D = v->D, g = h / (v->H / v->Hkv), chunk = r->end - r->first;
-  const int64_t sinks = v->options->kvzip.sinks < r->first ? v->options->kvzip.sinks : r->first;
-  const float *k = v->k + g * v->n * D;
-  for (int64_t t = 0; t < r->T; t++) {
-    const float *x = r->q + (t * v->H + h) * D;
-    for (int64_t j = 0; j < chunk; j++) row[j] = v->scale * wn_once_dot(x, k + (r->first + j) * D, D);
-    for (int64_t j = 0; j < sinks; j++) row[chunk + j] = v->scale * wn_once_dot(x, k + j * D, D);
-    for (int64_t j = 0; j <= t; j++) row[chunk + sinks + j] = v->scale * wn_once_dot(x, r->own + (g * r->T + j) * D, D);
-    wn_once_softmax(row, chunk + sinks + t + 1);
+/* Key number c of head g: of the chunk, then of the first tokens, then of the rows. */
+static const float *kvzip_key(const struct wn_once_view *v, const struct kvzip_rows *r, int64_t g, int64_t c) {
+  const int64_t chunk = r->end - r->first, before = chunk + r->sinks;
+  return c >= before ? r->own + (g * r->T + c - before) * v->D
+                     : v->k + (g * v->n + (c < chunk ? r->first + c : c - chunk)) * v->D;
+}
+
+/* The products of a query with a tile of keys, k [D,KVZIP_TILE]. */
+static void kvzip_tile(const float *restrict q, int64_t D, const float *restrict k, float *restrict out) {
+  float sums[KVZIP_TILE] = {0};
+  for (int64_t d = 0; d < D; d++)
+    for (int c = 0; c < KVZIP_TILE; c++) sums[c] += q[d] * k[d * KVZIP_TILE + c];
+  memcpy(out, sums, sizeof sums);
+}
+
+/* Rows t0..t0+m-1 of head h: products [m,ld] to logits, then their weights, and the maximum to largest [end-first]. */
+static void kvzip_block(const struct wn_once_view *v, const struct kvzip_rows *r, int64_t h, int64_t t0, int64_t m,
+                        const float *keys, float *logits, double *row, double *largest, int64_t ld) {
+  const int64_t chunk = r->end - r->first, seen = chunk + r->sinks + r->T - r->rows + t0 + 1;
+  for (int64_t c = 0; c < seen + m - 1; c += KVZIP_TILE)
+    for (int64_t t = 0; t < m; t++)
+      kvzip_tile(r->q + ((t0 + t) * v->H + h) * v->D, v->D, keys + c * v->D, logits + t * ld + c);
+  for (int64_t t = 0; t < m; t++) {
+    for (int64_t j = 0; j < seen + t; j++) row[j] = v->scale * (double)logits[t * ld + j];
+    wn_once_softmax(row, seen + t);
     for (int64_t j = 0; j < chunk; j++) largest[j] = fmax(largest[j], row[j]);
   }
 }
 
 wn_status wn_once_repeat(wn_context *ctx, const struct wn_once_view *view, int64_t first, int64_t end, const float *q,
-                         const float *own, int64_t T, double *largest) {
-  const int64_t group = view->H / view->Hkv, each = end - first + view->options->kvzip.sinks + T;
-  const struct kvzip_rows rows = {first, end, T, q, own};
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "KVzip", (size_t)(view->Hkv * each) * sizeof(double), &memory));
+                         int64_t count, const float *own, int64_t T, double *largest) {
+  const int64_t group = view->H / view->Hkv, D = view->D;
+  const int64_t sinks = view->options->kvzip.sinks < first ? view->options->kvzip.sinks : first;
+  const int64_t all = end - first + sinks + T, ld = (all + KVZIP_TILE - 1) / KVZIP_TILE * KVZIP_TILE;
+  const struct kvzip_rows rows = {first, end, sinks, T, count, q, own};
+  float *keys, *logits;
+  double *row;
+  struct wn_arrays arrays = {0};
+  const struct wn_array of[] = {
+      WN_ARRAY_FOR(keys, "keys", true, WN_DIMS(view->Hkv, ld, D)),
+      WN_ARRAY_FOR(logits, "logits", true, WN_DIMS(view->Hkv, KVZIP_ROWS, ld)),
+      WN_ARRAY_FOR(row, "weights", true, WN_DIMS(view->Hkv, ld)),
+  };
+  WN_TRY(WN_ARRAYS_CREATE(ctx, &arrays, "KVzip", of));
 #pragma omp parallel for num_threads(view->threads) schedule(dynamic, 1)
-  for (int64_t g = 0; g < view->Hkv; g++)
+  for (int64_t g = 0; g < view->Hkv; g++) {
+    float *own_keys = keys + g * ld * D;
+    for (int64_t c = 0; c < all; c++)
+      for (int64_t d = 0; d < D; d++)
+        own_keys[(c / KVZIP_TILE * D + d) * KVZIP_TILE + c % KVZIP_TILE] = kvzip_key(view, &rows, g, c)[d];
     for (int64_t h = g * group; h < (g + 1) * group; h++)
-      kvzip_head(view, &rows, h, (double *)memory + g * each, largest + g * view->n + first);
-  wn_free(memory);
+      for (int64_t t = 0; t < count; t += KVZIP_ROWS)
+        kvzip_block(view, &rows, h, t, count - t < KVZIP_ROWS ? count - t : KVZIP_ROWS, own_keys,
+                    logits + g * KVZIP_ROWS * ld, row + g * ld, largest + g * view->n + first, ld);
+  }
+  wn_arrays_clear(&arrays);
   return WN_OK;
 }
 
