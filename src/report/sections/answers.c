@@ -71,7 +71,7 @@ static wn_status answers_read(wn_context *ctx, const char *path, struct answers_
   json_t *line = NULL;
   double kept = 0, tokens = 0, *scores = NULL;
   int64_t room = 0;
-  wn_status status = wn_question_lines_open(ctx, path, &lines);
+  wn_status status = wn_lines_open(ctx, path, &lines);
   for (bool head = true; status == WN_OK; head = false) {
     status = wn_question_line_next(ctx, &lines, where, &line);
     if (status != WN_OK || !line) break;
