@@ -94,7 +94,8 @@ wn_status wn_session_repeat_rows(struct wn_session *echo, int64_t l, int64_t T) 
                                     .scale = o->scale[l],
                                     .k = r->keys};
   if (l + 1 == c->layers) r->rows = all;
-  return wn_once_repeat(s->ctx, &view, r->first, r->end, o->q, T, r->part, all, s->once->largest + l * G * n);
+  const struct wn_once_repeated piece = {r->first, r->end, T, all, o->q, r->part};
+  return wn_once_repeat(s->ctx, &view, &piece, s->once->largest + l * G * n);
 }
 
 /* ---- reading ---- */

@@ -164,12 +164,16 @@ wn_status wn_once_seen_rows(wn_context *ctx, struct wn_once_seen *seen, const fl
 wn_status wn_once_seen_show(wn_context *ctx, struct wn_once_seen *seen, struct wn_once_view *view);
 
 /* KVzip's reading: after a context of view->n tokens, a request to repeat the tokens first..end-1 and these tokens
- * themselves are read as more rows, in pieces. This piece is the last `rows` of T rows so far: q [rows,H,D] their
- * rotated queries, own [Hkv,T,D] the rotated keys of all T. Raises largest [Hkv,n], zeros before the first call, to the
- * largest attention weight that a token of first..end-1 receives from any row and head of the group. The caller drops
- * the rows afterwards. */
-wn_status wn_once_repeat(wn_context *ctx, const struct wn_once_view *view, int64_t first, int64_t end, const float *q,
-                         int64_t rows, const float *own, int64_t T, double *largest);
+ * themselves are read as more rows, in pieces. This piece is the last `rows` of T rows so far. */
+struct wn_once_repeated {
+  int64_t first, end, rows, T;
+  const float *q;   /* [rows,H,D] rotated queries */
+  const float *own; /* [Hkv,T,D] rotated keys of all T */
+};
+/* Raises largest [Hkv,n], zeros before the first piece, to the largest attention weight that a token of first..end-1
+ * receives from any row and head of the group. The caller drops the rows afterwards. */
+wn_status wn_once_repeat(wn_context *ctx, const struct wn_once_view *view, const struct wn_once_repeated *piece,
+                         double *largest);
 
 /* ---- which tokens stay ---- */
 

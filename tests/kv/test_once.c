@@ -172,8 +172,9 @@ static void repeat(wn_context *ctx, struct given *c, int64_t piece) {
       for (int64_t g = 0; g < c->Hkv; g++)
         for (int64_t i = 0; i < (done + now) * c->D; i++)
           own[g * (done + now) * c->D + i] = c->k[((at + i / c->D) * c->Hkv + g) * c->D + i % c->D];
-      assert_ok(ctx, wn_once_repeat(ctx, &c->view, repeated[r][0], repeated[r][1], c->q + (at + done) * c->H * c->D,
-                                    now, own, done + now, c->largest));
+      const struct wn_once_repeated rows = {
+          repeated[r][0], repeated[r][1], now, done + now, c->q + (at + done) * c->H * c->D, own};
+      assert_ok(ctx, wn_once_repeat(ctx, &c->view, &rows, c->largest));
     }
     free(own);
   }

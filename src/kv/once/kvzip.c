@@ -18,14 +18,18 @@
 
 enum { KVZIP_TILE = 32, KVZIP_ROWS = 16 }; /* keys and rows whose products are computed together */
 
-struct kvzip_rows {
-  int64_t first, end, sinks, T, rows;
-  const float *q, *own; /* [rows,H,D], [Hkv,T,D] */
+/* Where the products of a key-value head's queries with its keys are computed. */
+struct kvzip_room {
+  int64_t ld, sinks; /* keys with those that fill up the last tile; first tokens before the chunk that count */
+  float *keys;       /* [ld/KVZIP_TILE,D,KVZIP_TILE] */
+  float *logits;     /* [KVZIP_ROWS,ld] */
+  double *row;       /* [ld] */
 };
 
 /* Key number c of head g: of the chunk, then of the first tokens, then of the rows. */
-static const float *kvzip_key(const struct wn_once_view *v, const struct kvzip_rows *r, int64_t g, int64_t c) {
-  const int64_t chunk = r->end - r->first, before = chunk + r->sinks;
+static const float *kvzip_key(const struct wn_once_view *v, const struct wn_once_repeated *r, int64_t sinks, int64_t g,
+                              int64_t c) {
+  const int64_t chunk = r->end - r->first, before = chunk + sinks;
   return c >= before ? r->own + (g * r->T + c - before) * v->D
                      : v->k + (g * v->n + (c < chunk ? r->first + c : c - chunk)) * v->D;
 }
@@ -38,26 +42,26 @@ static void kvzip_tile(const float *restrict q, int64_t D, const float *restrict
   memcpy(out, sums, sizeof sums);
 }
 
-/* Rows t0..t0+m-1 of head h: products [m,ld] to logits, then their weights, and the maximum to largest [end-first]. */
-static void kvzip_block(const struct wn_once_view *v, const struct kvzip_rows *r, int64_t h, int64_t t0, int64_t m,
-                        const float *keys, float *logits, double *row, double *largest, int64_t ld) {
-  const int64_t chunk = r->end - r->first, seen = chunk + r->sinks + r->T - r->rows + t0 + 1;
+/* The weights of at most KVZIP_ROWS rows from t0 on in head h, and their maximum to largest [end-first]. */
+static void kvzip_block(const struct wn_once_view *v, const struct wn_once_repeated *r, int64_t h, int64_t t0,
+                        const struct kvzip_room *room, double *largest) {
+  const int64_t chunk = r->end - r->first, seen = chunk + room->sinks + r->T - r->rows + t0 + 1;
+  const int64_t m = r->rows - t0 < KVZIP_ROWS ? r->rows - t0 : KVZIP_ROWS;
   for (int64_t c = 0; c < seen + m - 1; c += KVZIP_TILE)
     for (int64_t t = 0; t < m; t++)
-      kvzip_tile(r->q + ((t0 + t) * v->H + h) * v->D, v->D, keys + c * v->D, logits + t * ld + c);
+      kvzip_tile(r->q + ((t0 + t) * v->H + h) * v->D, v->D, room->keys + c * v->D, room->logits + t * room->ld + c);
   for (int64_t t = 0; t < m; t++) {
-    for (int64_t j = 0; j < seen + t; j++) row[j] = v->scale * (double)logits[t * ld + j];
-    wn_once_softmax(row, seen + t);
-    for (int64_t j = 0; j < chunk; j++) largest[j] = fmax(largest[j], row[j]);
+    for (int64_t j = 0; j < seen + t; j++) room->row[j] = v->scale * (double)room->logits[t * room->ld + j];
+    wn_once_softmax(room->row, seen + t);
+    for (int64_t j = 0; j < chunk; j++) largest[j] = fmax(largest[j], room->row[j]);
   }
 }
 
-wn_status wn_once_repeat(wn_context *ctx, const struct wn_once_view *view, int64_t first, int64_t end, const float *q,
-                         int64_t count, const float *own, int64_t T, double *largest) {
+wn_status wn_once_repeat(wn_context *ctx, const struct wn_once_view *view, const struct wn_once_repeated *r,
+                         double *largest) {
   const int64_t group = view->H / view->Hkv, D = view->D;
-  const int64_t sinks = view->options->kvzip.sinks < first ? view->options->kvzip.sinks : first;
-  const int64_t all = end - first + sinks + T, ld = (all + KVZIP_TILE - 1) / KVZIP_TILE * KVZIP_TILE;
-  const struct kvzip_rows rows = {first, end, sinks, T, count, q, own};
+  const int64_t sinks = view->options->kvzip.sinks < r->first ? view->options->kvzip.sinks : r->first;
+  const int64_t all = r->end - r->first + sinks + r->T, ld = (all + KVZIP_TILE - 1) / KVZIP_TILE * KVZIP_TILE;
   float *keys, *logits;
   double *row;
   struct wn_arrays arrays = {0};
@@ -69,14 +73,13 @@ wn_status wn_once_repeat(wn_context *ctx, const struct wn_once_view *view, int64
   WN_TRY(WN_ARRAYS_CREATE(ctx, &arrays, "KVzip", of));
 #pragma omp parallel for num_threads(view->threads) schedule(dynamic, 1)
   for (int64_t g = 0; g < view->Hkv; g++) {
-    float *own_keys = keys + g * ld * D;
+    const struct kvzip_room room = {ld, sinks, keys + g * ld * D, logits + g * KVZIP_ROWS * ld, row + g * ld};
     for (int64_t c = 0; c < all; c++)
       for (int64_t d = 0; d < D; d++)
-        own_keys[(c / KVZIP_TILE * D + d) * KVZIP_TILE + c % KVZIP_TILE] = kvzip_key(view, &rows, g, c)[d];
+        room.keys[(c / KVZIP_TILE * D + d) * KVZIP_TILE + c % KVZIP_TILE] = kvzip_key(view, r, sinks, g, c)[d];
     for (int64_t h = g * group; h < (g + 1) * group; h++)
-      for (int64_t t = 0; t < count; t += KVZIP_ROWS)
-        kvzip_block(view, &rows, h, t, count - t < KVZIP_ROWS ? count - t : KVZIP_ROWS, own_keys,
-                    logits + g * KVZIP_ROWS * ld, row + g * ld, largest + g * view->n + first, ld);
+      for (int64_t t = 0; t < r->rows; t += KVZIP_ROWS)
+        kvzip_block(view, r, h, t, &room, largest + g * view->n + r->first);
   }
   wn_arrays_clear(&arrays);
   return WN_OK;
