@@ -120,6 +120,7 @@ static int kept_run(struct kept *r, struct kept_run *k) {
   json_t *out = json_object();
   wn_status status = wn_session_feed(k->ctx, k->session, k->ids, k->count, 0, NULL);
   const size_t full = wn_session_kv_bytes(k->session);
+  if (status == WN_OK && k->in.tok) status = wn_session_repeat_with(k->ctx, k->session, k->in.tok, NULL);
   if (status == WN_OK) status = wn_session_compress(k->ctx, k->session);
   if (status == WN_OK) json_object_set_new(out, "kept", kept_positions(k, &status));
   if (status == WN_OK) {

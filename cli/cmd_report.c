@@ -13,7 +13,7 @@
 #include "rows.h"
 #include "ui.h"
 
-enum { REPORT_INPUTS = 64 };
+enum { REPORT_INPUTS = 512 };
 
 struct report_command {
   struct cli_common common;
@@ -180,7 +180,8 @@ static const struct cli_spec report_spec = {
     .positional_min = 1,
     .positional_max = REPORT_INPUTS,
     .epilog = "An argument is a run's folder, a checkpoint, a model file, a folder or search.json of winnow prune\n"
-              "search, or a folder or compare.json of winnow prune compare.",
+              "search, a folder or compare.json of winnow prune compare, or a file that winnow eval --answers saved "
+              "(.jsonl).",
     .more_help = report_sections};
 
 int cmd_report(int argc, char **argv) {

@@ -84,11 +84,13 @@ const char *wn_when_name(wn_when when); /* "?": there is none of that number */
 typedef enum wn_allot {
   WN_ALLOT_UNIFORM, /* "uniform": each group of key-value heads keeps K tokens */
   WN_ALLOT_PYRAMID, /* "pyramid": lower layers keep more, higher ones less (Cai et al. 2024, PyramidKV) */
-  WN_ALLOT_ADA, /* "ada": a layer's key-value heads share its tokens, the best of all heads stay; each keeps at least
-                   a fifth of K (Feng et al. 2024, Ada-KV) */
-  WN_ALLOT_TAU  /* "tau": no budget: each head keeps what scores at most `tau`, and the last `window` tokens */
+  WN_ALLOT_ADA,  /* "ada": a layer's key-value heads share its tokens, the best of all heads stay; each keeps at least
+                    a fifth of K (Feng et al. 2024, Ada-KV) */
+  WN_ALLOT_TAU,  /* "tau": no budget: each head keeps what scores at most `tau`, and the last `window` tokens */
+  WN_ALLOT_MODEL /* "model": the best tokens of all heads of all layers stay, as many as their budgets together; with
+                    the method kvzip alone */
 } wn_allot;
-#define WN_ALLOT_COUNT 4
+#define WN_ALLOT_COUNT 5
 
 /* A policy of the caller's own: a function that scores the tokens held. It runs on the host, on copies of what it asks
  * for; that costs one pass over these arrays a row and layer, and prompts are read row by row. */

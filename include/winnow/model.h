@@ -256,6 +256,11 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *t
  * last token's logits stay known. Allocates one layer's smaller cache at a time. */
 wn_status wn_session_compress(wn_context *ctx, wn_session *session);
 
+/* With the method kvzip, which asks the model to repeat the context: the tokenizer for the request. Called before
+ * wn_session_compress; generation with a tokenizer does it by itself. after: what follows the request, such as a chat
+ * template's end of a turn; NULL: a line break. With another method nothing happens. */
+wn_status wn_session_repeat_with(wn_context *ctx, wn_session *session, const wn_tokenizer *tok, const char *after);
+
 /* Copies the state of `from` into `to`, which forgets its own: the tokens held, marks of control tokens still to come,
  * and counts. It forks a text (one to several), keeps a snapshot, or rolls back to one. The sequences of `to` are n
  * times those of `from`; its sequence b becomes a copy of sequence b / n. Both were created with the same model,

@@ -204,6 +204,8 @@ class Session:
     def compress(self) -> None:
         """The context has been read and ends here: with policy_options={"when": "prompt"} or "hold" each layer keeps its budget of
         it, chosen all at once, and frees the rest. Questions follow at their own positions. Otherwise nothing happens."""
+        if self.model.has_tokenizer:  # for kvzip's request
+            self._call(lib.wn_session_repeat_with, self.model.tokenizer._handle, ffi.NULL)
         self._call(lib.wn_session_compress)
 
     # --- forks and snapshots ---

@@ -15,6 +15,7 @@
 
 #include "base/misuse.h"
 #include "decode/session_ahead.h"
+#include "decode/session_once.h"
 #include "winnow/generate.h"
 
 struct batch {
@@ -198,6 +199,7 @@ static void batch_take_tokens(const struct wn_room *room, const struct wn_feed *
       room->tokens[row] = token;
       room->positions[row] = (int32_t)(s->position + t);
       if (s->history) s->history[at] = token;
+      if (s->once) s->once->text[at] = token;
       if (s->control) s->control[at] = (s->model->control && s->model->control[token]) || (s->marks && s->marks[at]);
     }
   }

@@ -25,7 +25,7 @@ static wn_status drafts_open_model(struct wn_generation *g, struct wn_drafts *d)
   wn_model *model = g->o->draft_model;
   WN_TRY(WN_ALLOC(g->ctx, "text of drafts", d->capacity + WN_DRAFT_MAX, &d->read));
   WN_TRY(WN_ALLOC(g->ctx, "logits of drafts", model->config.vocab_size, &d->logits));
-  return wn_session_create_whole(g->ctx, model, drafts_room(model, d->capacity), &d->model);
+  return wn_session_create_whole(g->ctx, model, drafts_room(model, d->capacity), WN_CACHE_AUTO, &d->model);
 }
 
 wn_status wn_drafts_open(struct wn_generation *g) {

@@ -212,7 +212,10 @@ wn_status wn_generation_fed(struct wn_generation *g, const struct wn_feed *feed)
   }
   g->r->prompt_tokens += feed->T;
   g->prompted = g->r->prompt_tokens == g->prompt_count;
-  return g->prompted && !g->session->compressed ? wn_session_compress(g->ctx, g->session) : WN_OK;
+  if (!g->prompted || g->session->compressed) return WN_OK;
+  if (g->o->tok && !wn_session_knows_request(g->session))
+    WN_TRY(wn_session_repeat_with(g->ctx, g->session, g->o->tok, NULL));
+  return wn_session_compress(g->ctx, g->session);
 }
 
 /* The backend that draws: for logits on the host one that computes there. */

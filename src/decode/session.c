@@ -255,18 +255,18 @@ wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_sess
   return session_create(ctx, model, options, false, out);
 }
 
-static wn_session_options session_whole(int64_t capacity) {
-  return (wn_session_options){
-      .size = sizeof(wn_session_options), .sequences = 1, .capacity = capacity, .cache = WN_CACHE_AUTO};
+static wn_session_options session_whole(int64_t capacity, wn_cache_format cache) {
+  return (wn_session_options){.size = sizeof(wn_session_options), .sequences = 1, .capacity = capacity, .cache = cache};
 }
 
-wn_status wn_session_create_whole(wn_context *ctx, wn_model *model, int64_t capacity, wn_session **out) {
-  const wn_session_options options = session_whole(capacity);
+wn_status wn_session_create_whole(wn_context *ctx, wn_model *model, int64_t capacity, wn_cache_format cache,
+                                  wn_session **out) {
+  const wn_session_options options = session_whole(capacity, cache);
   return session_create(ctx, model, &options, true, out);
 }
 
 wn_status wn_session_plan_whole(wn_context *ctx, const wn_model *model, int64_t capacity, size_t *bytes) {
-  const wn_session_options options = session_whole(capacity);
+  const wn_session_options options = session_whole(capacity, WN_CACHE_AUTO);
   return session_plan(ctx, model, &options, true, capacity, bytes);
 }
 

@@ -98,8 +98,9 @@ int64_t wn_session_place_after(int64_t position);  /* the first place after the 
 int64_t wn_session_place_before(int64_t position); /* the last place up to the position; 0: there is none */
 
 /* wn_session_create_with, of a session that holds everything (`whole`): without budgets. */
-wn_status wn_session_create_whole(wn_context *ctx, wn_model *model, int64_t capacity, wn_session **out);
-/* wn_session_kv_bytes of such a session. */
+wn_status wn_session_create_whole(wn_context *ctx, wn_model *model, int64_t capacity, wn_cache_format cache,
+                                  wn_session **out);
+/* wn_session_kv_bytes of such a session, with the cache AUTO. */
 wn_status wn_session_plan_whole(wn_context *ctx, const wn_model *model, int64_t capacity, size_t *bytes);
 /* Takes back the last n tokens of such a session. In a model with selections F keeps what they selected. */
 void wn_session_take_back(struct wn_session *s, int64_t n);
@@ -121,6 +122,8 @@ static inline bool wn_session_follows(const struct wn_session *s, int64_t i) {
 }
 /* The capacity of a growing cache of so many tokens. */
 int64_t wn_session_room(const struct wn_session *s, int64_t tokens);
+/* Has the session a request for wn_session_repeat_with's method? */
+bool wn_session_knows_request(const struct wn_session *s);
 /* Called before tokens are fed, outside of a step of the backend's memory: makes room for T more tokens of each
  * sequence, and compresses caches that are full under "every". *now (may be NULL), at most T, is reduced to what may be
  * fed at once. */

@@ -23,7 +23,7 @@ static bool caches_limits(const struct wn_session *s, int64_t K) {
 /* Divides heads into parts: neighbouring heads with the same budget, or single heads if each keeps its own number. */
 static wn_status caches_choose_parts(wn_context *ctx, struct wn_session *s) {
   const int64_t L = s->model->config.layers, Hkv = s->model->config.kv_heads;
-  const bool ragged = s->budgets.allot == WN_ALLOT_ADA || s->budgets.allot == WN_ALLOT_TAU;
+  const bool ragged = s->budgets.allot >= WN_ALLOT_ADA;
   const bool same = s->budgets.heads == 0 && !ragged;
   WN_TRY(WN_ALLOC(ctx, "reach of the layers", L, &s->reach));
   WN_TRY(WN_ALLOC(ctx, "caches of the layers", L + 1, &s->first));

@@ -66,7 +66,8 @@ static wn_status compress_check_again(const struct wn_session *s, int64_t l) {
 static wn_status compress_score(struct wn_session *s, int64_t l, struct wn_kept *keep) {
   const int64_t first = s->first[l], end = s->first[l + 1];
   const wn_budgets *budgets = &s->budgets;
-  const bool together = budgets->method || budgets->critical || budgets->allot == WN_ALLOT_ADA;
+  const bool over_heads = budgets->allot == WN_ALLOT_ADA || budgets->allot == WN_ALLOT_MODEL;
+  const bool together = budgets->method || budgets->critical || over_heads;
   for (int64_t i = first; i < end; i++) {
     const int64_t K = wn_session_compressed_budget(s, &s->parts[i]), n = s->caches[i].count;
     const bool waits = s->budgets.when == WN_WHEN_EVERY && n < s->caches[i].shape.capacity;
@@ -76,10 +77,10 @@ static wn_status compress_score(struct wn_session *s, int64_t l, struct wn_kept 
     else
       WN_TRY(wn_keep_score(s->ctx, &s->caches[i], budgets, l, K, &keep[i - first]));
     keep[i - first].kept = K < n ? K : n;
-    if (budgets->allot != WN_ALLOT_ADA && together) WN_TRY(wn_session_once_score(s, l, K, &keep[i - first], 1));
+    if (!over_heads && together) WN_TRY(wn_session_once_score(s, l, K, &keep[i - first], 1));
     if (budgets->allot == WN_ALLOT_TAU) keep[i - first].kept = wn_keep_below(&keep[i - first], budgets);
   }
-  if (budgets->allot != WN_ALLOT_ADA || !keep[0].cache) return WN_OK;
+  if (!over_heads || !keep[0].cache) return WN_OK;
   WN_TRY(compress_check_again(s, l));
   return wn_session_once_score(s, l, wn_session_compressed_budget(s, &s->parts[first]), keep, end - first);
 }
@@ -138,8 +139,14 @@ wn_status wn_session_compress(wn_context *ctx, wn_session *s) {
                    "session: %lld sequences would keep different numbers of tokens in a key-value head: expected one",
                    (long long)s->B);
   WN_TRY(wn_session_check_pins(ctx, s, true));
+  const wn_status repeated = wn_session_repeat(s);
+  if (repeated != WN_OK) wn_session_repeat_clear(s);
+  WN_TRY(repeated);
   s->broken = true; /* until every layer is done */
-  for (int64_t l = 0; l < s->model->config.layers; l++) WN_TRY(compress_layer(s, l));
+  wn_status status = WN_OK;
+  for (int64_t l = 0; l < s->model->config.layers && status == WN_OK; l++) status = compress_layer(s, l);
+  wn_session_repeat_clear(s);
+  WN_TRY(status);
   s->broken = false;
   s->compressed = true;
   return WN_OK;

@@ -37,7 +37,7 @@ static wn_status once_collect(wn_context *ctx, const struct wn_session *s, const
   return WN_OK;
 }
 
-static wn_status once_open(wn_context *ctx, struct wn_session *s) {
+wn_status wn_session_once_open(wn_context *ctx, struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
   const int64_t L = c->layers, D = c->head_size;
   void *memory;
@@ -50,6 +50,7 @@ static wn_status once_open(wn_context *ctx, struct wn_session *s) {
       WN_ARRAY_FOR(o->at, "positions of rows", true, WN_DIMS(s->piece)),
       WN_ARRAY_FOR(o->q, "queries of rows", true, WN_DIMS(s->piece, c->heads, D)),
       WN_ARRAY_FOR(o->k, "keys of rows", true, WN_DIMS(s->piece, c->kv_heads, D)),
+      WN_ARRAY_FOR(o->text, "text", true, WN_DIMS(s->B, s->capacity)),
   };
   WN_TRY(WN_ARRAYS_CREATE(ctx, &o->arrays, "a method", of));
   struct wn_run run;
@@ -68,7 +69,7 @@ static wn_status once_open(wn_context *ctx, struct wn_session *s) {
 wn_status wn_session_once_create(wn_context *ctx, struct wn_session *s) {
   const wn_budgets *b = &s->budgets;
   if (b->layers == 0 || (b->allot == WN_ALLOT_UNIFORM && !b->method && !b->critical)) return WN_OK;
-  return once_open(ctx, s);
+  return wn_session_once_open(ctx, s);
 }
 
 /* What is collected for the method with these options; NULL: nothing. */
@@ -84,7 +85,7 @@ static struct wn_session_collected *once_find(const struct wn_session_once *o, c
 wn_status wn_session_once_join(wn_context *ctx, struct wn_session *s, const wn_budgets *other) {
   struct wn_once_options options;
   struct wn_session_collected *c;
-  if (!s->once) WN_TRY(once_open(ctx, s)); /* a compression reads the factor on logits in any case */
+  if (!s->once) WN_TRY(wn_session_once_open(ctx, s)); /* a compression reads the factor on logits in any case */
   s->once->joined = true;
   once_options(other, &options);
   if (!other->method || once_find(s->once, wn_once_at(other->method - 1), &options)) return WN_OK;
@@ -139,6 +140,8 @@ wn_status wn_session_once_copy(wn_context *ctx, struct wn_session *s, int64_t b,
   if (!o || !from->once) return WN_OK;
   struct wn_session_collected *c = once_find(from->once, o->own.method, &o->own.options);
   memcpy(o->scale, from->once->scale, (size_t)s->model->config.layers * sizeof *o->scale);
+  memcpy(o->text + b * s->capacity, from->once->text + source * from->capacity,
+         (size_t)from->position * sizeof *o->text);
   for (int64_t l = 0; c && l < s->model->config.layers; l++) {
     struct wn_once_seen *to = o->own.seen[l * s->B + b];
     if (to) WN_TRY(wn_once_seen_copy(ctx, to, c->seen[l * from->B + source]));
@@ -157,6 +160,8 @@ void wn_session_once_destroy(struct wn_session *s) {
     wn_free(c->seen);
     if (c != &o->own) wn_free(c);
   }
+  wn_session_repeat_clear(s);
+  for (int i = 0; i < WN_REPEAT_PARTS; i++) wn_free(o->request[i]);
   wn_arrays_clear(&o->arrays);
   wn_free(o);
 }
@@ -188,7 +193,7 @@ wn_status wn_session_once_see(const struct wn_run *run, struct wn_session *s, in
                               const struct wn_kv_rows *rows) {
   struct wn_session_once *o = s->once;
   if (!o || run->measuring) return WN_OK;
-  bool any = false;
+  bool any = o->repeat != NULL;
   if (l == 0) once_forget_all(s);
   o->scale[l] = op->scale;
   for (const struct wn_session_collected *c = &o->own; c; c = c->next) any |= c->seen[l * s->B] != NULL;
@@ -200,6 +205,7 @@ wn_status wn_session_once_see(const struct wn_run *run, struct wn_session *s, in
     WN_TRY(once_floats(run, wn_element(rows->k, b * rows->s_k.b, dtype), rows->s_k, op->Hkv, op->D, o->k));
     for (const struct wn_session_collected *c = &o->own; c; c = c->next)
       if (c->seen[l * s->B + b]) WN_TRY(wn_once_seen_rows(s->ctx, c->seen[l * s->B + b], o->q, o->k, o->at, run->T));
+    if (o->repeat) WN_TRY(wn_session_repeat_rows(s, l, run->T));
   }
   return WN_OK;
 }
@@ -265,6 +271,7 @@ static wn_status once_view(struct wn_session *s, const struct once_unit *u, int6
                                .v = u->v + g * n * D,
                                .rope = rotary ? &o->rope[u->l] : NULL,
                                .sums = u->sums ? u->sums + g * n : NULL,
+                               .largest = o->largest ? o->largest + (u->l * c->kv_heads + u->first + g) * n : NULL,
                                .wo = u->wo ? u->wo + first * D : NULL,
                                .C = c->width,
                                .wo_row = c->heads * D};
@@ -380,6 +387,7 @@ static wn_status once_run(struct wn_session *s, struct once_unit *u, struct wn_k
   const int64_t stay = s->pins.count > 0 ? wn_policy_stay(&s->budgets, u->K) + 1 : 0;
   if (s->budgets.allot == WN_ALLOT_ADA)
     WN_TRY(wn_once_ada(s->ctx, u->scores, u->heads, n, K * u->heads, safe > stay ? safe : stay, u->kept));
+  if (o->allotted) memcpy(u->kept, o->allotted + u->l * c->kv_heads + u->first, (size_t)u->heads * sizeof *u->kept);
   if (s->budgets.critical) WN_TRY(once_score(s, u, keep, parts, true, at));
   once_exchange(u, keep, parts, true);
   return WN_OK;

@@ -10,6 +10,7 @@
 struct wn_session_scores {
   int users;
   int64_t n;                /* tokens of the context */
+  size_t echo;              /* bytes of the cache that repeated it */
   double *scores, *norms;   /* [L,Hkv,n] of the method; of projected values */
   bool *scored, *projected; /* [L] which are known */
   struct wn_arrays arrays;
@@ -24,6 +25,9 @@ struct wn_session_collected {
   struct wn_session_collected *next; /* for sessions of other methods that will take over this one's reading */
 };
 
+struct wn_session_repeat;
+enum { WN_REPEAT_PARTS = 3 }; /* of KVzip's request: for the first chunk, for later ones, before the chunk's tokens */
+
 struct wn_session_once {
   struct wn_session_collected own;
   bool joined;          /* others will take over this one's reading */
@@ -32,9 +36,17 @@ struct wn_session_once {
   double *scale;        /* [L] the factor on logits */
   int32_t *at;          /* [piece] */
   float *q, *k;         /* [piece,H,D], [piece,Hkv,D] */
+  int32_t *text;        /* [B,capacity] what was read */
+  int32_t *request[WN_REPEAT_PARTS];
+  int64_t requests[WN_REPEAT_PARTS];
+  struct wn_session_repeat *repeat; /* in an echo (session_repeat.c), else NULL */
+  double *largest;                  /* [L,Hkv,n] while a context that was repeated is compressed */
+  int64_t *allotted;                /* [L,Hkv] with "model": how many tokens each head keeps */
   struct wn_arrays arrays;
 };
-/* Sets s->once, if the budgets need it. */
+/* Sets s->once. */
+wn_status wn_session_once_open(wn_context *ctx, struct wn_session *s);
+/* Sets it, if the budgets need it. */
 wn_status wn_session_once_create(wn_context *ctx, struct wn_session *s);
 /* Collects what the method of other budgets needs, too. */
 wn_status wn_session_once_join(wn_context *ctx, struct wn_session *s, const wn_budgets *other);
@@ -49,5 +61,15 @@ wn_status wn_session_once_see(const struct wn_run *run, struct wn_session *s, in
 /* Scores n parts of layer l that hold equally many tokens, where each head keeps K on average: with the budgets' method
  * in the policy's place, then how many tokens each head keeps ("ada"), then by the values' projections ("critical"). */
 wn_status wn_session_once_score(struct wn_session *s, int64_t l, int64_t K, struct wn_kept *keep, int64_t n);
+
+/* KVzip's second reading (session_repeat.c): before a compression; then what it has left is freed. Nothing happens with
+ * another method. */
+wn_status wn_session_repeat(struct wn_session *s);
+void wn_session_repeat_clear(struct wn_session *s);
+/* The request as tokens, which are copied. */
+wn_status wn_session_repeat_ids(wn_context *ctx, struct wn_session *s, int32_t *const ids[WN_REPEAT_PARTS],
+                                const size_t counts[WN_REPEAT_PARTS]);
+/* An echo's T rows of layer l, whose queries and keys stand in once->q and k. */
+wn_status wn_session_repeat_rows(struct wn_session *echo, int64_t l, int64_t T);
 
 #endif

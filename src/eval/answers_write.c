@@ -100,6 +100,7 @@ static wn_status writing_read(struct writing *w, const struct wn_sample *s) {
 /* The context ends here: the head has read it and nothing else. */
 static wn_status writing_end_context(struct writing *w, struct head *head) {
   const double start = wn_seconds_now();
+  WN_TRY(wn_session_repeat_with(w->a->ctx, head->session, w->a->o->tok, NULL));
   WN_TRY(wn_session_compress(w->a->ctx, head->session));
   const uint64_t peak = wn_session_peak_bytes(head->session);
   head->seconds = w->reading.seconds + wn_seconds_now() - start;

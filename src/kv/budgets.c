@@ -30,7 +30,7 @@ static const struct wn_field budgets_fields[] = {
 };
 
 static const char *const budgets_whens[] = {"always", "prompt", "hold", "every", NULL};
-static const char *const budgets_allots[] = {"uniform", "pyramid", "ada", "tau", NULL};
+static const char *const budgets_allots[] = {"uniform", "pyramid", "ada", "tau", "model", NULL};
 #define BUDGETS_METHOD(name) #name,
 static const char *const budgets_methods[] = {"none", WN_ONCE_METHODS(BUDGETS_METHOD) NULL};
 static const struct wn_field budgets_protocol[] = {
@@ -72,6 +72,7 @@ static const struct {
     {"pyramidkv", "knorm", "snapkv", WN_ALLOT_PYRAMID, true, false},
     {"ada-snapkv", "knorm", "snapkv", WN_ALLOT_ADA, true, false},
     {"ada-expected", "knorm", "expected", WN_ALLOT_ADA, true, false},
+    {"kvzip", "knorm", "kvzip", WN_ALLOT_MODEL, true, false},
     {"critical-snapkv", "knorm", "snapkv", WN_ALLOT_UNIFORM, true, true},
 };
 

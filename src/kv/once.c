@@ -31,7 +31,7 @@ void wn_once_options_init(struct wn_once_options *options) {
       .leverage = {.sketch = 48},
       .compactor = {.sinks = 8, .recent = 4, .chunk = 256, .padded = true, .blend = -1},
       .rkv = {.rows = 8, .neighbours = 3, .importance = 0.1, .similar = 0.5},
-      .kvzip = {.sinks = 4},
+      .kvzip = {.sinks = 4, .chunk = 2048},
       .critical = {.first = 0.5, .epsilon = 1e-4},
       .ada = {.safe = 0.2},
       .pyramid = {.beta = 20},

@@ -74,7 +74,7 @@ struct wn_once_options {
     double similar;           /* the cosine from which two keys count as similar: 0.5 */
   } rkv;
   struct {
-    int64_t sinks; /* 4 */
+    int64_t sinks, chunk; /* 4; tokens that are repeated at a time: 2048 */
   } kvzip;
   struct {
     double first, epsilon; /* the part of a head's tokens that the method alone chooses: 0.5; 0.0001 */
@@ -164,11 +164,16 @@ wn_status wn_once_seen_rows(wn_context *ctx, struct wn_once_seen *seen, const fl
 wn_status wn_once_seen_show(wn_context *ctx, struct wn_once_seen *seen, struct wn_once_view *view);
 
 /* KVzip's reading: after a context of view->n tokens, a request to repeat the tokens first..end-1 and these tokens
- * themselves are read as T more rows. q [T,H,D] and own [Hkv,T,D]: the rows' rotated queries and keys. Raises largest
- * [Hkv,n], zeros before the first call, to the largest attention weight that a token of first..end-1 receives from any
- * row and head of the group. The caller drops the rows afterwards. */
-wn_status wn_once_repeat(wn_context *ctx, const struct wn_once_view *view, int64_t first, int64_t end, const float *q,
-                         const float *own, int64_t T, double *largest);
+ * themselves are read as more rows, in pieces. This piece is the last `rows` of T rows so far. */
+struct wn_once_repeated {
+  int64_t first, end, rows, T;
+  const float *q;   /* [rows,H,D] rotated queries */
+  const float *own; /* [Hkv,T,D] rotated keys of all T */
+};
+/* Raises largest [Hkv,n], zeros before the first piece, to the largest attention weight that a token of first..end-1
+ * receives from any row and head of the group. The caller drops the rows afterwards. */
+wn_status wn_once_repeat(wn_context *ctx, const struct wn_once_view *view, const struct wn_once_repeated *piece,
+                         double *largest);
 
 /* ---- which tokens stay ---- */
 

@@ -187,7 +187,7 @@ static wn_status budgets_check_fields(wn_context *ctx, const wn_budgets *b, cons
 /* Checks what belongs to the protocols. */
 static wn_status budgets_check_protocol(wn_context *ctx, const wn_budgets *b, const wn_model_config *c) {
   const bool once = b->when == WN_WHEN_PROMPT || b->when == WN_WHEN_HOLD;
-  const bool alone = b->allot == WN_ALLOT_ADA || b->allot == WN_ALLOT_TAU || b->method || b->critical;
+  const bool alone = b->allot >= WN_ALLOT_ADA || b->method || b->critical;
   const int64_t selections = wn_attention_selections(&c->attention, c->kv_heads);
   if ((unsigned)b->when >= WN_WHEN_COUNT || (unsigned)b->allot >= WN_ALLOT_COUNT)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: unknown protocol: when %d, allot %d", (int)b->when, (int)b->allot);
@@ -214,9 +214,18 @@ static wn_status budgets_check_protocol(wn_context *ctx, const wn_budgets *b, co
         "budgets: %s\"%s\" scores a whole cache at once: \"when\" is \"always\", expected \"prompt\", \"hold\" or "
         "\"every\"",
         method ? "method " : "", method ? method->name : "critical");
-  if (method && method->needs & WN_ONCE_REPEAT)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets: method \"%s\" reads the context twice, which a session does not",
+  const bool repeats = method && method->needs & WN_ONCE_REPEAT;
+  if (repeats && b->when == WN_WHEN_EVERY)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED,
+                   "budgets: method \"%s\" repeats a context that ends: \"when\" is \"every\", expected \"prompt\" or "
+                   "\"hold\"",
                    method->name);
+  if (b->allot == WN_ALLOT_MODEL && !repeats)
+    return wn_fail(
+        ctx, WN_ERR_CONFIG,
+        "budgets: \"allot\" is \"model\", which compares all layers before the first is compressed: expected "
+        "the method \"kvzip\", found \"%s\"",
+        wn_method_name(b->method, NULL));
   if (method && method->needs & WN_ONCE_SUMS && !sums)
     return wn_fail(ctx, WN_ERR_CONFIG,
                    "budgets: method \"%s\" reads the sums that the policy \"h2o\" keeps, found \"%s\"", method->name,

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "report/section.h"
 
 /* The last part of a path, without trailing slashes. */
@@ -34,9 +35,12 @@ static wn_status inputs_find_in_folder(wn_context *ctx, struct wn_report_input *
   return wn_path_join(ctx, in->file, sizeof in->file, in->path, in->search ? "search.json" : "compare.json");
 }
 
-/* Recognises a search or comparison by its JSON; anything else is a model in one file. */
+/* Recognises a search or comparison by its JSON, and saved answers by their ending; anything else is a model in one
+ * file. */
 static wn_status inputs_find_in_file(wn_context *ctx, struct wn_report_input *in) {
   const size_t n = strlen(in->path);
+  in->answers = wn_ends_with(in->path, ".jsonl");
+  if (in->answers) return WN_OK;
   if (n < 6 || strcmp(in->path + n - 5, ".json") != 0) {
     in->model = true;
     return WN_OK;

@@ -52,6 +52,7 @@ static unsigned report_has(const struct wn_report *r) {
     if (in->log) has |= WN_NEEDS_RUNS;
     if (in->model) has |= WN_NEEDS_MODELS;
     if (in->search || in->compare) has |= WN_NEEDS_SEARCHES;
+    if (in->answers) has |= WN_NEEDS_ANSWERS;
   }
   return has;
 }

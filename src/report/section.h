@@ -9,11 +9,11 @@
 
 struct wn_report_input {
   const char *path;
-  char name[256], file[4096];       /* file: of a search or comparison */
-  bool log, model, search, compare; /* what the input contains */
-  wn_model *loaded;                 /* NULL: no model, or not loaded yet. Sections borrow this and the next fields */
-  wn_tokenizer *tok;                /* NULL: none */
-  int32_t *control;                 /* [control_count] its control tokens, as in `winnow analyze`; may be NULL */
+  char name[256], file[4096];                /* file: of a search or comparison */
+  bool log, model, search, compare, answers; /* what the input contains */
+  wn_model *loaded;  /* NULL: no model, or not loaded yet. Sections borrow this and the next fields */
+  wn_tokenizer *tok; /* NULL: none */
+  int32_t *control;  /* [control_count] its control tokens, as in `winnow analyze`; may be NULL */
   int control_count;
   bool is_task; /* a run on a synthetic task, without a tokenizer: `task` is its data; its sequences are shown, with
                    names for their tokens */
@@ -39,6 +39,7 @@ enum {
   WN_NEEDS_MODELS = 2,   /* loaded before the first section that needs them */
   WN_NEEDS_BUDGETS = 4,  /* budgets in the options */
   WN_NEEDS_SEARCHES = 8, /* or comparisons */
+  WN_NEEDS_ANSWERS = 16,
 };
 
 struct wn_section {

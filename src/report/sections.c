@@ -2,11 +2,11 @@
 #include "report/section.h"
 
 extern const struct wn_section wn_section_training, wn_section_texts, wn_section_budgets, wn_section_memory,
-    wn_section_spans, wn_section_meaning, wn_section_look;
+    wn_section_spans, wn_section_meaning, wn_section_look, wn_section_answers;
 
 static const struct wn_section *const sections[] = {
-    &wn_section_texts, &wn_section_training, &wn_section_budgets, &wn_section_memory,
-    &wn_section_spans, &wn_section_meaning,  &wn_section_look,
+    &wn_section_texts,   &wn_section_training, &wn_section_budgets, &wn_section_memory,
+    &wn_section_answers, &wn_section_spans,    &wn_section_meaning, &wn_section_look,
 };
 
 int wn_section_count(void) {

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "decode/session.h"
+#include "decode/session_once.h"
 #include "decode/snapshot.h"
 #include "kv/policy.h"
 #include "support.h"
@@ -136,7 +136,7 @@ static double snapkv(const struct shown *x, int g, int j, int end, int neighbour
 /* The K best of n, ascending: `recent` last and `sinks` first ones first of all; of equal ones the newest. *margin: how
  * far the worst that stays is from the best that goes. */
 static void best(const double *importance, int n, int K, int sinks, int recent, int32_t *out, double *margin) {
-  bool stays[MOST] = {0};
+  bool stays[L * HKV * MOST] = {0};
   double worst = INFINITY, other = -INFINITY;
   int protects = 0;
   for (int j = 0; j < n && protects < K; j++)
@@ -239,6 +239,127 @@ static void test_scores(void **state) {
     assert_true(sure > cases * L * HKV / 2); /* most choices are clear */
     wn_model_destroy(model);
   }
+  wn_context_destroy(ctx);
+}
+
+/* ---- KVzip ---- */
+
+struct repeated {
+  int rows, n, first, end;
+  double (*out)[HKV][MOST];
+};
+
+static bool repeated_weights(void *user, const wn_policy_view *v) {
+  const struct repeated *r = user;
+  const int sinks = r->first < 4 ? r->first : 4;
+  for (int64_t g = 0; g < v->groups; g++)
+    for (int t = 0; t < r->rows; t++) {
+      const float *row = v->sums + (g * r->rows + t) * v->count;
+      double sum = 0;
+      for (int j = 0; j < (int)v->count; j++)
+        if (j < sinks || j >= r->n || (j >= r->first && j < r->end)) sum += (double)row[j];
+      for (int j = r->first; j < r->end; j++)
+        r->out[v->layer][g][j] = fmax(r->out[v->layer][g][j], (double)row[j] / sum);
+    }
+  return true;
+}
+
+static const int32_t asked[] = {3, 1}, asked_later[] = {5, 1, 2}, closing[] = {7};
+
+/* Importances of tokens first..end-1 by definition: the context and the repetition are read as one text, and of the
+ * weights of the repetition's rows those that count are put in relation to each other. Heads and key-value heads are
+ * alike in number, so that a sum over a group is a head's own weight. */
+static void repeated_by_definition(wn_context *ctx, wn_model *model, const int32_t *ids, int n, int first, int end,
+                                   double out[L][HKV][MOST]) {
+  int32_t text[3 * MOST];
+  int count = n;
+  memcpy(text, ids, (size_t)n * sizeof *ids);
+  for (int i = 0; i < (first ? 3 : 2); i++) text[count++] = (first ? asked_later : asked)[i];
+  for (int j = first > 8 ? first - 8 : 0; j < first; j++) text[count++] = ids[j];
+  text[count++] = closing[0];
+  for (int j = first; j < end; j++) text[count++] = ids[j];
+  struct repeated r = {count - n, n, first, end, out};
+  wn_own_policy own = {.size = sizeof own, .needs = WN_OWN_SUMS, .rows = r.rows, .score = repeated_weights, .user = &r};
+  wn_budgets b;
+  wn_session *s;
+  wn_budgets_init(&b);
+  b.policy = WN_POLICY_OWN, b.own = &own, b.per_kv_head = true, b.when = WN_WHEN_PROMPT;
+  OK(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), "9", &b));
+  OK(ctx, wn_session_create_with_budgets(ctx, model, 1, 3 * MOST, &b, &s));
+  OK(ctx, wn_session_feed(ctx, s, text, count, 0, NULL));
+  OK(ctx, wn_session_compress(ctx, s));
+  wn_session_destroy(s);
+  wn_budgets_clear(&b);
+}
+
+/* Heads keep the tokens that the definition says, each K or all layers together as many; in one chunk and in several.
+ */
+static void test_kvzip(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 2);
+  const struct model_case k = {.position = WN_POS_ROPE, .ffn = WN_FFN_SWIGLU, .kv_heads = HKV, .attention = "{}"};
+  wn_model_config c = model_case_config(&k);
+  c.context = 3 * MOST, c.layers = L, c.heads = HKV;
+  wn_model *model = model_of(ctx, &c, WN_F32);
+  int32_t ids[MOST];
+  int sure = 0;
+  for (int number = 0; number < 24; number++) {
+    const bool all = number % 2, several = number % 4 > 1;
+    const int n = 30 + number, K = 9 + number / 2, chunk = several ? 13 : 2048;
+    double importance[L][HKV][MOST] = {0}, flat[L * HKV * MOST], margin;
+    int32_t wanted[L * HKV * MOST];
+    char budget[16];
+    struct kept kept;
+    random_text((uint64_t)number + 70, ids, n);
+    for (int first = 0; first < n; first += chunk)
+      repeated_by_definition(ctx, model, ids, n, first, first + chunk < n ? first + chunk : n, importance);
+    for (int l = 0; l < L; l++)
+      for (int h = 0; h < HKV; h++)
+        for (int j = 0; j < 4; j++) importance[l][h][j] = 2; /* the first tokens stay */
+    snprintf(budget, sizeof budget, "%d", K);
+    wn_session *s = session_with(ctx, model, "kvzip", all ? "when=prompt" : "when=hold,allot=uniform", budget, 1);
+    s->once->own.options.kvzip.chunk = chunk;
+    OK(ctx,
+       wn_session_repeat_ids(ctx, s, (int32_t *const[]){(int32_t *)asked, (int32_t *)asked_later, (int32_t *)closing},
+                             (const size_t[]){2, 3, 1}));
+    read_in_pieces(ctx, s, (uint64_t)number, ids, n);
+    OK(ctx, wn_session_compress(ctx, s));
+    kept_of(ctx, s, &kept);
+    int total = 0;
+    for (int i = 0; i < L * HKV; i++) {
+      memcpy(flat + i * n, importance[i / HKV][i % HKV], (size_t)n * sizeof *flat);
+      total += (int)kept.count[i / HKV][i % HKV];
+    }
+    assert_int_equal(total, L * HKV * K);
+    best(flat, L * HKV * n, all ? L * HKV * K : 0, 0, 0, wanted, &margin);
+    for (int i = 0, at = 0; i < L * HKV; i++) {
+      const int l = i / HKV, h = i % HKV;
+      int own = 0;
+      if (!all) best(importance[l][h], n, own = K, 0, 0, wanted + at, &margin);
+      while (all && at + own < L * HKV * K && wanted[at + own] < (i + 1) * n) own++;
+      const bool clear = margin > 1e-6;
+      if (clear) assert_int_equal(kept.count[l][h], own);
+      for (int j = 0; clear && j < own; j++) {
+        if (kept.at[l][h][j] != (all ? wanted[at + j] - i * n : wanted[at + j]))
+          fail_msg("case %d, layer %d, head %d: token %d of %d", number, l, h, j, own);
+        sure++;
+      }
+      at += own;
+    }
+    wn_session_destroy(s);
+  }
+  assert_true(sure > 12 * L * HKV * 9);
+  /* without a request; a second time */
+  wn_session *s = session_with(ctx, model, "kvzip", "when=prompt", "9", 1);
+  OK(ctx, wn_session_feed(ctx, s, ids, 20, 0, NULL));
+  assert_refused(ctx, wn_session_compress(ctx, s), WN_ERR_ARGUMENT, "expected a tokenizer");
+  OK(ctx,
+     wn_session_repeat_ids(ctx, s, (int32_t *const[]){(int32_t *)asked, (int32_t *)asked_later, (int32_t *)closing},
+                           (const size_t[]){2, 3, 1}));
+  OK(ctx, wn_session_compress(ctx, s));
+  assert_refused(ctx, wn_session_compress(ctx, s), WN_ERR_UNSUPPORTED, "in full");
+  wn_session_destroy(s);
+  wn_model_destroy(model);
   wn_context_destroy(ctx);
 }
 
@@ -556,7 +677,8 @@ static void test_refusals(void **state) {
       {"knorm", "when=prompt,allot=ada,per_kv_head=true", "9:5", "of their own"},
       {"expected", "when=always", "9", "always"},
       {"knorm", "when=prompt,method=observed,per_kv_head=true", "9", "h2o"},
-      {"knorm", "when=prompt,method=kvzip,per_kv_head=true", "9", "twice"},
+      {"knorm", "when=every,every=3,method=kvzip,per_kv_head=true", "9", "context that ends"},
+      {"knorm", "when=prompt,allot=model,per_kv_head=true", "9", "kvzip"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     wn_budgets b;
@@ -596,10 +718,10 @@ static void test_refusals(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_scores),     cmocka_unit_test(test_reaches_logits), cmocka_unit_test(test_whole_budget),
-      cmocka_unit_test(test_memory),     cmocka_unit_test(test_after),          cmocka_unit_test(test_every),
-      cmocka_unit_test(test_allotments), cmocka_unit_test(test_copies),         cmocka_unit_test(test_generation),
-      cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_scores),       cmocka_unit_test(test_kvzip),      cmocka_unit_test(test_reaches_logits),
+      cmocka_unit_test(test_whole_budget), cmocka_unit_test(test_memory),     cmocka_unit_test(test_after),
+      cmocka_unit_test(test_every),        cmocka_unit_test(test_allotments), cmocka_unit_test(test_copies),
+      cmocka_unit_test(test_generation),   cmocka_unit_test(test_refusals),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

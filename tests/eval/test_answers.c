@@ -230,6 +230,8 @@ static void test_settings(void **state) {
       {"leverage", "25%", "when=prompt"}, /* the scores are computed once */
       {"critical-snapkv", "25%", "when=hold"},
       {"compactor", "25%", "when=prompt"}, /* whose scores depend on the share */
+      {"kvzip", "50%", "when=prompt"},     /* the context is repeated once for both */
+      {"kvzip", "25%", "when=hold"},
       {"h2o", "50%", "when=prompt"},
       {"h2o", "6", "when=hold"},
       {"snapkv", "50%", "when=prompt"},

@@ -161,17 +161,21 @@ static void given_free(struct given *c) {
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-/* KVzip's two repetitions. */
-static void repeat(wn_context *ctx, struct given *c) {
+/* KVzip's two repetitions, in pieces of so many rows. */
+static void repeat(wn_context *ctx, struct given *c, int64_t piece) {
   memset(c->largest, 0, (size_t)(c->Hkv * c->n) * sizeof *c->largest);
   for (int64_t r = 0, at = c->n; r < 2; at += repeated_rows((int)r), r++) {
     const int64_t T = repeated_rows((int)r);
     float *own = made(c->Hkv * T * c->D, sizeof *own);
-    for (int64_t g = 0; g < c->Hkv; g++)
-      for (int64_t i = 0; i < T * c->D; i++)
-        own[g * T * c->D + i] = c->k[((at + i / c->D) * c->Hkv + g) * c->D + i % c->D];
-    assert_ok(ctx, wn_once_repeat(ctx, &c->view, repeated[r][0], repeated[r][1], c->q + at * c->H * c->D, own, T,
-                                  c->largest));
+    for (int64_t done = 0, now; done < T; done += now) { /* of the T rows */
+      now = T - done < piece ? T - done : piece;
+      for (int64_t g = 0; g < c->Hkv; g++)
+        for (int64_t i = 0; i < (done + now) * c->D; i++)
+          own[g * (done + now) * c->D + i] = c->k[((at + i / c->D) * c->Hkv + g) * c->D + i % c->D];
+      const struct wn_once_repeated rows = {
+          repeated[r][0], repeated[r][1], now, done + now, c->q + (at + done) * c->H * c->D, own};
+      assert_ok(ctx, wn_once_repeat(ctx, &c->view, &rows, c->largest));
+    }
     free(own);
   }
 }
@@ -194,7 +198,7 @@ static void score(wn_context *ctx, struct given *c, const char *name, int64_t pi
     }
     assert_ok(ctx, wn_once_seen_show(ctx, seen, &view));
   }
-  if (method->needs & WN_ONCE_REPEAT) repeat(ctx, c);
+  if (method->needs & WN_ONCE_REPEAT) repeat(ctx, c, piece);
   if (sketch && !strcmp(name, "leverage")) {
     assert_ok(ctx, wn_once_leverage_of(ctx, &view, 0, c->n, c->phi, c->sketch, scores, c->n));
     for (int64_t i = 0; i < c->Hkv * c->n; i++) scores[i] = -scores[i];

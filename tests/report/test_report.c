@@ -176,6 +176,54 @@ static void test_refused(void **state) {
   must(ctx, wn_report_save(ctx, &o, page, NULL));
 }
 
+/* Saved answers: a curve from the full cache on with its band, and needles by depth and length. */
+static void test_answers(void **state) {
+  (void)state;
+  char paths[3][300], figures[300], name[40];
+  static const char *const heads[] = {
+      "",
+      ",\"budgets\":{\"policy\":\"knorm\",\"when\":\"prompt\",\"method\":\"snapkv\",\"share\":0.5,"
+      "\"allot\":\"ada\",\"per_kv_head\":true,\"tokens\":[9]}",
+      ",\"budgets\":{\"policy\":\"knorm\",\"when\":\"prompt\",\"method\":\"snapkv\",\"share\":0.25,"
+      "\"allot\":\"ada\",\"per_kv_head\":true,\"tokens\":[9]}"};
+  for (int i = 0; i < 3; i++) {
+    char text[2000];
+    int n;
+    snprintf(paths[i], sizeof paths[i], "%s/answers-%d.jsonl", folder, i);
+    n = snprintf(text, sizeof text, "{\"answers\":4%s}\n", heads[i]);
+    for (int k = 0; k < 4; k++) /* scores 1, 1, 0, 0 and so on; two depths, two lengths */
+      n += snprintf(text + n, sizeof text - (size_t)n,
+                    "{\"sample\":%d,\"score\":%d,\"context_tokens\":%d,\"context_kept\":%d,\"depth\":%s}\n", k,
+                    k < 2 - (i == 2), k % 2 ? 1024 : 512, (k % 2 ? 1024 : 512) * (4 - 2 * (i > 0) - (i > 1)) / 4,
+                    k < 2 ? "0.05" : "1");
+    put(paths[i], text);
+  }
+  const char *const inputs[] = {paths[0], paths[1], paths[2]};
+  wn_report_options o = of(inputs, 3);
+  snprintf(figures, sizeof figures, "%s/figures", folder);
+  o.figures = figures;
+  must(ctx, wn_report_save(ctx, &o, page, NULL));
+  assert_true(stands(">Written answers</h2>") && stands("id=\"answers\"") && stands("id=\"needles-2\""));
+  assert_true(stands("ada-snapkv, 75% evicted") && stands("none, 0% evicted"));
+  char *csv = tiny_read(figures, "answers.csv", NULL);
+  static const char *const rows[] = {"ada-snapkv,0,50\n", "ada-snapkv,50,50\n", "ada-snapkv,75,25\n",
+                                     "\"ada-snapkv, a standard error more\",75,50\n"};
+  for (int i = 0; i < 4; i++)
+    if (!csv || !strstr(csv, rows[i])) fail_msg("%s is not in %s", rows[i], csv ? csv : "nothing");
+  free(csv);
+  csv = tiny_read(figures, "needles-0.csv", NULL);
+  static const char *const needles[] = {"about 512 tokens,5,100\n", "about 512 tokens,95,0\n",
+                                        "about 1024 tokens,5,100\n"};
+  for (int i = 0; i < 3; i++)
+    if (!csv || !strstr(csv, needles[i])) fail_msg("%s is not in %s", needles[i], csv ? csv : "nothing");
+  free(csv);
+  snprintf(name, sizeof name, "{\"answers\":1}\n{\"sample\":0}\n");
+  put(paths[1], name);
+  refused(wn_report_save(ctx, &o, page, NULL), WN_ERR_FORMAT, "answers-1.jsonl:2: field \"score\"");
+  put(paths[1], "{\"answers\":1}\n");
+  refused(wn_report_save(ctx, &o, page, NULL), WN_ERR_FORMAT, "no answer");
+}
+
 /* A run whose log has every tenth step and whose name is a number. */
 static void test_runs(void **state) {
   (void)state;
@@ -327,8 +375,9 @@ static void test_svg_legend(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_budgets_of_heads), cmocka_unit_test(test_sections), cmocka_unit_test(test_notes),
-      cmocka_unit_test(test_refused),          cmocka_unit_test(test_runs),     cmocka_unit_test(test_long_run),
-      cmocka_unit_test(test_comparison_csv),   cmocka_unit_test(test_svg),      cmocka_unit_test(test_svg_legend)};
+      cmocka_unit_test(test_budgets_of_heads), cmocka_unit_test(test_sections),       cmocka_unit_test(test_notes),
+      cmocka_unit_test(test_refused),          cmocka_unit_test(test_answers),        cmocka_unit_test(test_runs),
+      cmocka_unit_test(test_long_run),         cmocka_unit_test(test_comparison_csv), cmocka_unit_test(test_svg),
+      cmocka_unit_test(test_svg_legend)};
   return cmocka_run_group_tests(tests, prepare, clear);
 }

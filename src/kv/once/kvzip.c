@@ -8,43 +8,80 @@
  * sees. The first `sinks` tokens of the context always stay. kvpress asks "\n\nRepeat the previous context exactly.",
  * for later chunks "\n\nRepeat the part of the previous context exactly, starting with" and the last 8 tokens of the
  * chunk before, then the chat template's end of a turn, then the chunk; and takes the best tokens over all heads of all
- * layers (wn_once_ada with their rows and safe 0). The reader calls wn_once_repeat for each layer and chunk, and drops
- * the rows' tokens. Cost of a chunk of m tokens: 3/2 m^2 H D products a layer, and reading twice as many tokens. */
+ * layers (wn_once_ada with their rows and safe 0). The reader (decode/session_repeat.c) calls wn_once_repeat for each
+ * layer and piece of a chunk's rows, and drops the rows' tokens. Products are sums of floats, weights are double. Cost
+ * of a chunk of m tokens: 3/2 m^2 H D products a layer, and reading twice as many tokens. */
+#include <string.h>
+
+#include "base/arrays.h"
 #include "kv/once/score.h"
 
-struct kvzip_rows {
-  int64_t first, end, T;
-  const float *q, *own; /* [T,H,D], [Hkv,T,D] */
+enum { KVZIP_TILE = 32, KVZIP_ROWS = 16 }; /* keys and rows whose products are computed together */
+
+/* Where the products of a key-value head's queries with its keys are computed. */
+struct kvzip_room {
+  int64_t ld, sinks; /* keys with those that fill up the last tile; first tokens before the chunk that count */
+  float *keys;       /* [ld/KVZIP_TILE,D,KVZIP_TILE] */
+  float *logits;     /* [KVZIP_ROWS,ld] */
+  double *row;       /* [ld] */
 };
 
-/* The weights of the rows in one head, one row [end-first+sinks+T] after the other, and their maximum to largest
- * [end-first]. */
-static void kvzip_head(const struct wn_once_view *v, const struct kvzip_rows *r, int64_t h, double *row,
-                       double *largest) {
-  const int64_t D = v->D, g = h / (v->H / v->Hkv), chunk = r->end - r->first;
-  const int64_t sinks = v->options->kvzip.sinks < r->first ? v->options->kvzip.sinks : r->first;
-  const float *k = v->k + g * v->n * D;
-  for (int64_t t = 0; t < r->T; t++) {
-    const float *x = r->q + (t * v->H + h) * D;
-    for (int64_t j = 0; j < chunk; j++) row[j] = v->scale * wn_once_dot(x, k + (r->first + j) * D, D);
-    for (int64_t j = 0; j < sinks; j++) row[chunk + j] = v->scale * wn_once_dot(x, k + j * D, D);
-    for (int64_t j = 0; j <= t; j++) row[chunk + sinks + j] = v->scale * wn_once_dot(x, r->own + (g * r->T + j) * D, D);
-    wn_once_softmax(row, chunk + sinks + t + 1);
-    for (int64_t j = 0; j < chunk; j++) largest[j] = fmax(largest[j], row[j]);
+/* Key number c of head g: of the chunk, then of the first tokens, then of the rows. */
+static const float *kvzip_key(const struct wn_once_view *v, const struct wn_once_repeated *r, int64_t sinks, int64_t g,
+                              int64_t c) {
+  const int64_t chunk = r->end - r->first, before = chunk + sinks;
+  return c >= before ? r->own + (g * r->T + c - before) * v->D
+                     : v->k + (g * v->n + (c < chunk ? r->first + c : c - chunk)) * v->D;
+}
+
+/* The products of a query with a tile of keys, k [D,KVZIP_TILE]. */
+static void kvzip_tile(const float *restrict q, int64_t D, const float *restrict k, float *restrict out) {
+  float sums[KVZIP_TILE] = {0};
+  for (int64_t d = 0; d < D; d++)
+    for (int c = 0; c < KVZIP_TILE; c++) sums[c] += q[d] * k[d * KVZIP_TILE + c];
+  memcpy(out, sums, sizeof sums);
+}
+
+/* The weights of at most KVZIP_ROWS rows from t0 on in head h, and their maximum to largest [end-first]. */
+static void kvzip_block(const struct wn_once_view *v, const struct wn_once_repeated *r, int64_t h, int64_t t0,
+                        const struct kvzip_room *room, double *largest) {
+  const int64_t chunk = r->end - r->first, seen = chunk + room->sinks + r->T - r->rows + t0 + 1;
+  const int64_t m = r->rows - t0 < KVZIP_ROWS ? r->rows - t0 : KVZIP_ROWS;
+  for (int64_t c = 0; c < seen + m - 1; c += KVZIP_TILE)
+    for (int64_t t = 0; t < m; t++)
+      kvzip_tile(r->q + ((t0 + t) * v->H + h) * v->D, v->D, room->keys + c * v->D, room->logits + t * room->ld + c);
+  for (int64_t t = 0; t < m; t++) {
+    for (int64_t j = 0; j < seen + t; j++) room->row[j] = v->scale * (double)room->logits[t * room->ld + j];
+    wn_once_softmax(room->row, seen + t);
+    for (int64_t j = 0; j < chunk; j++) largest[j] = fmax(largest[j], room->row[j]);
   }
 }
 
-wn_status wn_once_repeat(wn_context *ctx, const struct wn_once_view *view, int64_t first, int64_t end, const float *q,
-                         const float *own, int64_t T, double *largest) {
-  const int64_t group = view->H / view->Hkv, each = end - first + view->options->kvzip.sinks + T;
-  const struct kvzip_rows rows = {first, end, T, q, own};
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "KVzip", (size_t)(view->Hkv * each) * sizeof(double), &memory));
+wn_status wn_once_repeat(wn_context *ctx, const struct wn_once_view *view, const struct wn_once_repeated *r,
+                         double *largest) {
+  const int64_t group = view->H / view->Hkv, D = view->D;
+  const int64_t sinks = view->options->kvzip.sinks < r->first ? view->options->kvzip.sinks : r->first;
+  const int64_t all = r->end - r->first + sinks + r->T, ld = (all + KVZIP_TILE - 1) / KVZIP_TILE * KVZIP_TILE;
+  float *keys, *logits;
+  double *row;
+  struct wn_arrays arrays = {0};
+  const struct wn_array of[] = {
+      WN_ARRAY_FOR(keys, "keys", true, WN_DIMS(view->Hkv, ld, D)),
+      WN_ARRAY_FOR(logits, "logits", true, WN_DIMS(view->Hkv, KVZIP_ROWS, ld)),
+      WN_ARRAY_FOR(row, "weights", true, WN_DIMS(view->Hkv, ld)),
+  };
+  WN_TRY(WN_ARRAYS_CREATE(ctx, &arrays, "KVzip", of));
 #pragma omp parallel for num_threads(view->threads) schedule(dynamic, 1)
-  for (int64_t g = 0; g < view->Hkv; g++)
+  for (int64_t g = 0; g < view->Hkv; g++) {
+    const struct kvzip_room room = {ld, sinks, keys + g * ld * D, logits + g * KVZIP_ROWS * ld, row + g * ld};
+    for (int64_t c = 0; c < all; c++)
+      for (int64_t d = 0; d < D; d++)
+        room.keys[(c / KVZIP_TILE * D + d) * KVZIP_TILE + c % KVZIP_TILE] = kvzip_key(view, r, sinks, g, c)[d];
     for (int64_t h = g * group; h < (g + 1) * group; h++)
-      kvzip_head(view, &rows, h, (double *)memory + g * each, largest + g * view->n + first);
-  wn_free(memory);
+      for (int64_t t = 0; t < r->rows; t += KVZIP_ROWS)
+        kvzip_block(view, r, h, t, &room, largest + g * view->n + r->first);
+  }
+  wn_arrays_clear(&arrays);
   return WN_OK;
 }
 
