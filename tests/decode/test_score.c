@@ -295,8 +295,8 @@ static void test_refusals(void **state) {
   make_session(ctx, model, WN_POLICY_WINDOW, "4", 2, 16, &budgeted);
   make_session(ctx, model, WN_POLICY_H2O, "4", 2, 16, &other);
   assert_refused(ctx, wn_session_copy(ctx, three, two), WN_ERR_ARGUMENT, "expected a multiple");
-  assert_refused(ctx, wn_session_copy(ctx, budgeted, two), WN_ERR_ARGUMENT, "same model");
-  assert_refused(ctx, wn_session_copy(ctx, budgeted, other), WN_ERR_ARGUMENT, "same model");
+  assert_refused(ctx, wn_session_copy(ctx, budgeted, two), WN_ERR_ARGUMENT, "different budgets");
+  assert_refused(ctx, wn_session_copy(ctx, budgeted, other), WN_ERR_ARGUMENT, "different budgets");
   assert_refused(ctx, wn_session_copy_rows(ctx, three, two, (const int64_t[]){0, 2, 1}), WN_ERR_ARGUMENT,
                  "rows[1] is 2, expected 0 to 1");
   assert_refused(ctx, wn_session_copy_rows(ctx, two, two, (const int64_t[]){1, 0}), WN_ERR_ARGUMENT, "within itself");
