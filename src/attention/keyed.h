@@ -31,20 +31,20 @@ static inline void keyed_layout(const struct wn_score_kind *kind, const struct w
                                                              .shape = keyed_shape,                                     \
                                                              .array = WN_ARRAY_AT(NAME),                               \
                                                              .array_gradient = WN_ARRAY_AT(d##NAME),                   \
-                                                             .map = &KIND}};                                           \
+                                                             .map = &(KIND)}};                                         \
   static const struct wn_mechanism_input NAME##_inputs[] = {{.array = #NAME,                                           \
                                                              .weight = "attn." #NAME ".weight",                        \
                                                              .bias = "attn." #NAME ".bias",                            \
                                                              .heads = keyed_heads,                                     \
                                                              .of_keys = true,                                          \
-                                                             .transform = TRANSFORM,                                   \
-                                                             .bias_init = BIAS,                                        \
+                                                             .transform = (TRANSFORM),                                 \
+                                                             .bias_init = (BIAS),                                      \
                                                              .bias_neutral = 20}};                                     \
   static void NAME##_layout(const struct wn_attention_dims *d, struct wn_attention *out) {                             \
-    keyed_layout(&KIND, d, out);                                                                                       \
+    keyed_layout(&(KIND), d, out);                                                                                     \
   }
 #define WN_KEYED_ENTRY(NAME, KIND)                                                                                     \
-  .score = &KIND, WN_MECHANISM_TABLE(field, NAME##_fields), .settings = sizeof(struct NAME##_settings),                \
+  .score = &(KIND), WN_MECHANISM_TABLE(field, NAME##_fields), .settings = sizeof(struct NAME##_settings),              \
   .is_enabled = NAME##_is_enabled, .fill = NAME##_fill, WN_MECHANISM_TABLE(array, NAME##_arrays),                      \
   WN_MECHANISM_TABLE(input, NAME##_inputs), .layout = NAME##_layout, .cases = NAME##_cases
 enum { KEYED_TRAITS = WN_TRAIT_HALF | WN_TRAIT_BACKWARD };
