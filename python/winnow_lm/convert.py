@@ -122,16 +122,16 @@ def prepare_data(
     """Turns texts and JSON lines into train.bin, val.bin and test.bin, as `winnow data prepare`. document_break: what ends a
     document of a text file: "blank" lines, each "line", or the "file". val_fraction, test_fraction: of the documents, by a hash of
     seed and their number. val_bytes, test_bytes: the last bytes, with the tokenizer "bytes". layout: of the token files, "llmc" or
-    "nanogpt". texts: what
-    the caller has, read after the inputs one at a time, each a document, as from `(row["text"] for row in dataset)`."""
+    "nanogpt". texts: what the caller has, read after the inputs one at a time, each a document, as from
+    `(row["text"] for row in dataset)`."""
     files = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     context = Context(threads=1)
     options = options_of("wn_data_prepare_options", lib.wn_data_prepare_options_init)
     names, kept = strings([path_bytes(f) for f in files], "inputs")
     chosen = [named(document_break, "document_break"), named(layout, "layout")]
-    texts = [ffi.new("char[]", one) for one in (named(field, "field"), path_bytes(tokenizer), path_bytes(out), *chosen)]
+    words = [ffi.new("char[]", one) for one in (named(field, "field"), path_bytes(tokenizer), path_bytes(out), *chosen)]
     options.inputs, options.input_count = names, len(kept)
-    options.field, options.tokenizer, options.out_dir, options.document_break, options.layout = texts
+    options.field, options.tokenizer, options.out_dir, options.document_break, options.layout = words
     options.val_fraction, options.test_fraction = val_fraction, test_fraction
     put(options, seed=seed, val_bytes=val_bytes, test_bytes=test_bytes)
     user = None if texts is None else ffi.new_handle((context, _Texts(texts)))
