@@ -127,6 +127,17 @@ WN_API_END
 
 WN_EXPERIMENTAL_BEGIN
 
+/* Memory of the program's own for all that the library allocates, in the whole process: not for maps of files, nor for
+ * what the libraries allocate that it uses. Both functions are called by several threads at a time. */
+typedef struct wn_allocator {
+  size_t size;                                 /* sizeof the struct */
+  void *(*allocate)(void *user, size_t bytes); /* of any alignment; NULL: there is none */
+  void (*release)(void *user, void *memory, size_t bytes);
+  void *user;
+} wn_allocator;
+/* NULL: the library's own again. WN_ERR_ARGUMENT while it holds memory (wn_memory_info), or without a function. */
+wn_status wn_allocator_set(const wn_allocator *allocator);
+
 /* A GPU that backend "cuda" can use. */
 typedef struct wn_device_info {
   char name[128];                  /* as the device states it */

@@ -181,6 +181,9 @@ typedef struct wn_model_load_options {
   wn_weights weights;     /* WN_WEIGHTS_AUTO; as_float allows no other */
   const char *adapter; /* a folder of Hugging Face's peft (adapter_config.json, adapter_model.safetensors). Its low-rank
                           updates are added to the projections on loading; these are then held in float32. NULL: none */
+  void (*progress)(void *user, uint64_t done, uint64_t total); /* in bytes of weights checked and copied; `done` grows
+                                                                  to `total` unless the call fails. NULL: not told */
+  void *user;
 } wn_model_load_options;
 /* wn_model_load with options; NULL: the defaults. */
 wn_status wn_model_load_with(wn_context *ctx, const char *path, const wn_model_load_options *options, wn_model **out);

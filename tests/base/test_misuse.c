@@ -29,6 +29,7 @@ enum { ROWS = sizeof rows / sizeof *rows };
 
 /* Where NULL is allowed or gets another status. */
 static const char *const allowed[] = {"wn_context_create.options",
+                                      "wn_allocator_set.allocator",
                                       "wn_eval.options",
                                       "wn_eval_text.options",
                                       "wn_eval_tokens.options",
