@@ -43,7 +43,9 @@ typedef void (*wn_log_fn)(void *user, wn_log_level level, const char *line);
 /* Every struct of options begins with its size, which the caller sets: wn_eval_options o = {.size = sizeof o, .batch =
  * 4}, or wn_prune_options_init(&o, sizeof o) where defaults are not zeros. So a program built with an older header,
  * whose struct is shorter, still works: a field that it lacks is 0, the default. A size of 0, or an impossible one, is
- * WN_ERR_ARGUMENT. A longer struct that uses fields unknown to the library is WN_ERR_UNSUPPORTED. */
+ * WN_ERR_ARGUMENT. A longer struct that uses fields unknown to the library is WN_ERR_UNSUPPORTED. In C a call can make
+ * its own: WN_OPTIONS(wn_session_options, .sequences = 2). */
+#define WN_OPTIONS(type, ...) (&(type){.size = sizeof(type), __VA_ARGS__})
 typedef struct wn_context_options {
   size_t size;         /* sizeof the struct */
   int threads;         /* 0: the CPUs this process may run on (affinity, cgroup), at most OMP_NUM_THREADS; fewer while

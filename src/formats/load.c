@@ -72,8 +72,8 @@ static wn_status load_any(wn_context *ctx, const char *path, const wn_model_load
   return WN_OK;
 }
 
-wn_status wn_model_load_with(wn_context *ctx, const char *path, const wn_model_load_options *options, wn_model **out) {
-  WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
+wn_status wn_model_load(wn_context *ctx, const char *path, const wn_model_load_options *options, wn_model **out) {
+  WN_CHECK_WORK(WN_POINTER(path), WN_POINTER(out));
   wn_model_load_options own = {0};
   *out = NULL;
   if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_model_load_options, options, &own));
@@ -86,17 +86,6 @@ wn_status wn_model_load_with(wn_context *ctx, const char *path, const wn_model_l
     return wn_fail(ctx, WN_ERR_ARGUMENT, "weights of wn_model_load_options is %d, and as_float asks for float32",
                    (int)own.weights);
   return load_any(ctx, path, &own, out);
-}
-
-wn_status wn_model_load(wn_context *ctx, const char *path, wn_model **out) {
-  WN_CHECK_WORK(WN_POINTER(path), WN_POINTER(out));
-  return wn_model_load_with(ctx, path, NULL, out);
-}
-
-wn_status wn_model_load_float(wn_context *ctx, const char *path, wn_model **out) {
-  WN_CHECK_WORK(WN_POINTER(path), WN_POINTER(out));
-  const wn_model_load_options options = {.size = sizeof options, .as_float = true};
-  return wn_model_load_with(ctx, path, &options, out);
 }
 
 wn_status wn_model_origin_read(wn_context *ctx, const char *path, wn_model_origin *out) {

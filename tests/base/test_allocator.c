@@ -34,13 +34,14 @@ static void logits_of(float logits[V]) {
   c.vocab_size = 13, c.width = 512, c.ffn_width = 2000; /* blocks of more than a mebibyte as well */
   struct wn_model *model = model_of(ctx, &c, WN_F32);
   wn_session *s;
-  OK(ctx, wn_session_create(ctx, model, 1, 16, &s));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 16), &s));
   OK(ctx, wn_session_feed(ctx, s, (const int32_t[]){1, 5, 9}, 3, 0, logits));
   if (blocks > 0) {
     assert_int_equal(wn_allocator_set(NULL), WN_ERR_ARGUMENT); /* memory is held */
     wn_session *none;
     dry = true;
-    assert_refused(ctx, wn_session_create(ctx, model, 1, 16, &none), WN_ERR_MEMORY, "out of memory");
+    assert_refused(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 16), &none),
+                   WN_ERR_MEMORY, "out of memory");
     dry = false;
   }
   wn_session_destroy(s);

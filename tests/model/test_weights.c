@@ -34,7 +34,7 @@ static struct wn_model *seed(wn_context *ctx, bool relative) {
 static struct wn_model *load(wn_context *ctx, const char *path, wn_weights weights) {
   struct wn_model *model = NULL;
   const wn_model_load_options o = {.size = sizeof o, .weights = weights};
-  OK(ctx, wn_model_load_with(ctx, path, &o, &model));
+  OK(ctx, wn_model_load(ctx, path, &o, &model));
   return model;
 }
 
@@ -44,7 +44,7 @@ static float *logits_of(wn_context *ctx, struct wn_model *model) {
   tokens_of(&x, B, T, model->config.vocab_size, false);
   float *logits = malloc((size_t)(B * T * model->config.vocab_size) * sizeof *logits);
   assert_non_null(logits);
-  OK(ctx, wn_model_logits(ctx, model, x.ids, NULL, B, T, logits));
+  OK(ctx, wn_model_logits(ctx, model, x.ids, B, T, NULL, logits));
   return logits;
 }
 
@@ -123,10 +123,9 @@ static void test_refused(void **state) {
   wn_model_destroy(seed(ctx, false));
   wn_model *model = NULL;
   wn_model_load_options o = {.size = sizeof o, .weights = (wn_weights)3};
-  assert_refused(ctx, wn_model_load_with(ctx, path_in(folder, "seed"), &o, &model), WN_ERR_ARGUMENT, "weights of");
+  assert_refused(ctx, wn_model_load(ctx, path_in(folder, "seed"), &o, &model), WN_ERR_ARGUMENT, "weights of");
   o.weights = WN_WEIGHTS_BFLOAT16, o.as_float = true;
-  assert_refused(ctx, wn_model_load_with(ctx, path_in(folder, "seed"), &o, &model), WN_ERR_ARGUMENT,
-                 "as_float asks for");
+  assert_refused(ctx, wn_model_load(ctx, path_in(folder, "seed"), &o, &model), WN_ERR_ARGUMENT, "as_float asks for");
   assert_null(model);
   wn_context_destroy(ctx);
 }
@@ -157,7 +156,7 @@ static void test_progress(void **state) {
                                         .progress = tell,
                                         .user = &told};
     struct wn_model *model;
-    OK(ctx, wn_model_load_with(ctx, path_in(folder, i == 2 ? "seed" : "eight.gguf"), &load, &model));
+    OK(ctx, wn_model_load(ctx, path_in(folder, i == 2 ? "seed" : "eight.gguf"), &load, &model));
     assert_true(told.calls > 3 && told.done == told.total && told.total > 0);
     totals[i] = told.total;
     wn_model_destroy(model);
@@ -166,7 +165,7 @@ static void test_progress(void **state) {
   struct told told = {0};
   const wn_model_load_options load = {.size = sizeof load, .progress = tell, .user = &told};
   struct wn_model *model;
-  assert_refused(ctx, wn_model_load_with(ctx, path_in(folder, "none"), &load, &model), WN_ERR_IO, "none");
+  assert_refused(ctx, wn_model_load(ctx, path_in(folder, "none"), &load, &model), WN_ERR_IO, "none");
   assert_int_equal(told.calls, 0);
   wn_context_destroy(ctx);
 }
