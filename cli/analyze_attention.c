@@ -209,7 +209,7 @@ static int survival_read_policies(const struct analysis *a, const char *text, co
   }
   for (int i = 0; i < n; i++) {
     wn_budgets *b = &budgets[(*count)++];
-    wn_budgets_init(b);
+    wn_budgets_init(b, NULL);
     if (cli_policy_choices_apply(a->command, choices, b)) return 2;
     b->policy = list[i];
     b->cache = wn_cache_format_resolve(a->ctx, a->model, b, WN_CACHE_AUTO); /* budgets in bytes depend on it */

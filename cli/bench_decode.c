@@ -70,7 +70,7 @@ static wn_status bench_decode_time(const struct bench_decode *d, struct decoding
                                       .budgets = &d->held,
                                       .cache = d->held.cache};
   bench_random_tokens(x->prompt, (size_t)(d->batch * x->length), config->vocab_size, &seed);
-  wn_status status = wn_session_create_with(ctx, d->model, &options, &x->session);
+  wn_status status = wn_session_create(ctx, d->model, &options, &x->session);
   double start = cli_seconds();
   if (status == WN_OK && config->encoder.layers > 0) status = bench_encode(ctx, x->session, config, d->batch, &seed);
   if (status == WN_OK) status = wn_session_feed(ctx, x->session, x->prompt, x->length, 0, x->logits);

@@ -8,7 +8,7 @@
 
 int cli_budgets_check(const char *command, const struct cli_budgets *given) {
   wn_budgets tried;
-  wn_budgets_init(&tried);
+  wn_budgets_init(&tried, NULL);
   if (given->spec) return cli_policy_choices_apply(command, &given->choices, &tried);
   const char *idle = given->policy                 ? "policy"
                      : given->choices.options      ? "policy-options"
@@ -59,11 +59,11 @@ bool cli_policy_named(const char *name, size_t bytes, wn_policy *out) {
   if (bytes >= sizeof text) return false;
   memcpy(text, name, bytes);
   text[bytes] = 0;
-  return wn_policy_find(text, out);
+  return wn_policy_find(NULL, text, out) == WN_OK;
 }
 
 void cli_policy_set(const char *name, wn_budgets *out) {
-  if (!wn_budgets_named(name, out)) (void)wn_policy_find(name, &out->policy);
+  if (!wn_budgets_named(name, out)) (void)wn_policy_find(NULL, name, &out->policy);
 }
 
 enum cli_policy_list cli_policy_list(const char *text, wn_policy *list, int *count, const char **bad, int *bytes) {
@@ -160,7 +160,7 @@ static wn_cache_format budgets_format_of(wn_context *ctx, const struct cli_budge
 
 int cli_budgets_load(wn_context *ctx, const struct cli_budgets *given, const wn_model *model, wn_budgets *out) {
   const wn_model_config *config = wn_model_config_get(model);
-  wn_budgets_init(out);
+  wn_budgets_init(out, &config->attention);
   out->cache_positions = given->cache_positions;
   out->cache = budgets_format_of(ctx, given, model, out);
   if (!given->spec) return 0;

@@ -32,8 +32,8 @@ static void answer_keep_state(struct chat *c) {
                                       .capacity = c->capacity,
                                       .budgets = &c->in.budgets,
                                       .cache = c->in.budgets.cache};
-  if (!c->before && wn_session_create_with(c->ctx, c->in.model, &options, &c->before) != WN_OK) c->before = NULL;
-  c->before_holds = c->before && wn_session_copy(c->ctx, c->before, c->session) == WN_OK;
+  if (!c->before && wn_session_create(c->ctx, c->in.model, &options, &c->before) != WN_OK) c->before = NULL;
+  c->before_holds = c->before && wn_session_copy(c->ctx, c->before, c->session, NULL) == WN_OK;
 }
 
 /* Draws at most `most` tokens of the last turn's answer, and adds them to it. */
@@ -91,7 +91,7 @@ static wn_status answer_write(struct chat *c, struct drawing *a, struct chat_res
 
 /* Takes the session back to where the last turn began. */
 static void answer_rewind(struct chat *c) {
-  if (!c->before_holds || wn_session_copy(c->ctx, c->session, c->before) != WN_OK) wn_session_reset(c->session);
+  if (!c->before_holds || wn_session_copy(c->ctx, c->session, c->before, NULL) != WN_OK) wn_session_reset(c->session);
 }
 
 /* Text that --stop has cut off is not part of the conversation: encodes the rest as the answer's tokens. */

@@ -154,7 +154,7 @@ static int generate_open_session(wn_context *ctx, const struct request *r, struc
                                       .cache = g->in.budgets.cache,
                                       .counts = r->counts.file != NULL,
                                       .control_marks = g->control != NULL};
-  wn_status status = wn_session_create_with(ctx, g->in.model, &options, &g->session);
+  wn_status status = wn_session_create(ctx, g->in.model, &options, &g->session);
   if (status == WN_OK && r->load_state) status = wn_session_load(ctx, g->session, r->load_state);
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }

@@ -248,7 +248,7 @@ struct info {
 
 static wn_status open_info(wn_context *ctx, const char *path, struct info *in) {
   wn_status status = wn_model_origin_read(ctx, path, &in->origin);
-  if (status == WN_OK) status = wn_model_load(ctx, path, &in->model);
+  if (status == WN_OK) status = wn_model_load(ctx, path, NULL, &in->model);
   if (status == WN_OK) status = wn_model_config_json(ctx, wn_model_config_get(in->model), &in->config);
   /* A model may have none; one that cannot be read is told. */
   const wn_status read = status == WN_OK ? wn_tokenizer_load(ctx, path, &in->tok) : WN_OK;

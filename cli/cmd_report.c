@@ -52,7 +52,7 @@ static int report_budgets(struct report_command *r) {
   const char *name = r->budgets.policy;
   wn_policy policy = 0;
   r->options.budgets = r->budgets.spec;
-  wn_budgets_init(&r->choices);
+  wn_budgets_init(&r->choices, NULL);
   if (cli_policy_choices_apply("winnow report", &r->budgets.choices, &r->choices)) return 2;
   r->options.choices = &r->choices;
   if (cli_policy_choices_text(&r->budgets.choices, r->policy_options, sizeof r->policy_options))

@@ -108,12 +108,10 @@ static wn_status grid_setting(wn_context *ctx, const char *path, const wn_model 
               ? cli_error("%s: setting %d: %s", path, i, error.text)
               : 0;
   if (*code) return WN_OK;
-  wn_budgets_init(out);
+  wn_budgets_init(out, &wn_model_config_get(model)->attention);
   g->entry[g->count] = i;
   g->settings[g->count] = (wn_answers_setting){.budgets = budgets ? out : NULL, .save = save};
-  wn_policy known;
-  if (policy && !wn_budgets_named(policy, out) && !wn_policy_find(policy, &known)) bad = policy;
-  if (policy && !bad) cli_policy_set(policy, out);
+  if (policy && !wn_budgets_named(policy, out) && wn_policy_find(NULL, policy, &out->policy) != WN_OK) bad = policy;
   int w = 0;
   while (when && w < WN_WHEN_COUNT && strcmp(when, wn_when_name((wn_when)w)) != 0) w++;
   if (w == WN_WHEN_COUNT) bad = when;

@@ -39,7 +39,7 @@ static int settings_read_sweep(wn_context *ctx, const struct cli_common *common,
   wn_policy policies[WN_POLICY_MAX];
   wn_budgets choices;
   int count, policy_count = 0;
-  wn_budgets_init(&choices);
+  wn_budgets_init(&choices, NULL);
   int code = cli_policy_choices_apply("winnow eval", &asked->budgets.choices, &choices);
   if (code == CLI_GO && !tasks->policies)
     policy_count = cli_policies_suited(ctx, common, in->model, &choices, policies);

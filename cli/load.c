@@ -58,7 +58,7 @@ int cli_session_open(wn_context *ctx, const struct cli_loaded *loaded, int64_t c
                                       .capacity = capacity,
                                       .budgets = &loaded->budgets,
                                       .cache = loaded->budgets.cache};
-  const wn_status status = wn_session_create_with(ctx, loaded->model, &options, out);
+  const wn_status status = wn_session_create(ctx, loaded->model, &options, out);
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
 

@@ -207,7 +207,7 @@ static int run_compare(wn_context *ctx, struct compare *c) {
   for (int i = 0; i < SUBJECTS && status == WN_OK && !code; i++) {
     if (!c->dirs[i]) continue;
     if (c->rows.long_only && n == 0) o.data.document_token = cli_rows_token(ctx, &c->rows, NULL, c->dirs[i]);
-    status = wn_model_load(ctx, c->dirs[i], &models[i]);
+    status = wn_model_load(ctx, c->dirs[i], NULL, &models[i]);
     char path[PRUNE_PATH_BYTES];
     if (status == WN_OK && c->searches[i] && cli_join(path, sizeof path, c->searches[i], "search.json"))
       status = wn_prune_curve_load(ctx, path, &curves[i]);

@@ -295,9 +295,10 @@ static int run_search(wn_context *ctx, struct search *s) {
       (wn_prune_data){.path = s->data, .rows = s->search_rows, .long_only = s->rows.long_only, .document_token = token};
   s->options.report = (wn_prune_data){
       .path = s->report, .rows = s->report_rows, .long_only = s->rows.long_only, .document_token = token};
-  wn_status status =
-      s->options.finetune.recipe ? wn_model_load_float(ctx, s->model, &model) : wn_model_load(ctx, s->model, &model);
-  if (status == WN_OK && s->target_checkpoint) status = wn_model_load(ctx, s->target_checkpoint, &target);
+  wn_status status = s->options.finetune.recipe
+                         ? wn_model_load(ctx, s->model, WN_OPTIONS(wn_model_load_options, .as_float = true), &model)
+                         : wn_model_load(ctx, s->model, NULL, &model);
+  if (status == WN_OK && s->target_checkpoint) status = wn_model_load(ctx, s->target_checkpoint, NULL, &target);
   s->options.target_model = target;
   if (status == WN_OK) cli_tokens_check(ctx, s->options.search.path, s->model, model);
   wn_prune_curve curve = {0};

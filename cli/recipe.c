@@ -60,7 +60,7 @@ wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, c
                                          .check_tensors = cli_check_of(check),
                                          .weights = cli_weights_of(weights),
                                          .adapter = adapter};
-  return wn_model_load_with(ctx, path, &options, out);
+  return wn_model_load(ctx, path, &options, out);
 }
 
 int cli_tokenizer_load(wn_context *ctx, const char *given, const char *dir, const wn_model *model, wn_tokenizer **out) {

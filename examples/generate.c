@@ -13,7 +13,7 @@ int main(int argc, char **argv) {
   wn_model *model = NULL;
   wn_tokenizer *tok = NULL;
   wn_status status = wn_context_create(NULL, &ctx); /* every call returns a status; wn_context_error(ctx) says why */
-  if (status == WN_OK) status = wn_model_load(ctx, argv[1], &model);
+  if (status == WN_OK) status = wn_model_load(ctx, argv[1], NULL, &model);
   if (status == WN_OK) status = wn_tokenizer_load(ctx, argv[1], &tok);
   if (status == WN_OK) {
     wn_generate_options options;

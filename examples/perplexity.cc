@@ -21,7 +21,7 @@ struct Free {
 template <typename T> using Owned = std::unique_ptr<T, Free>;
 
 struct Budgets : wn_budgets {
-  Budgets() { wn_budgets_init(this); }
+  explicit Budgets(const wn_model_config *config) { wn_budgets_init(this, &config->attention); }
   ~Budgets() { wn_budgets_clear(this); }
   Budgets(const Budgets &) = delete;
   Budgets &operator=(const Budgets &) = delete;
@@ -36,7 +36,7 @@ static double perplexity(const char *path, const std::string &text, const char *
   if (wn_context_create(nullptr, &context) != WN_OK) throw std::runtime_error("no context");
   Owned<wn_context> ctx(context);
   wn_model *m = nullptr;
-  must(ctx, wn_model_load(ctx.get(), path, &m));
+  must(ctx, wn_model_load(ctx.get(), path, nullptr, &m));
   Owned<wn_model> model(m);
   wn_tokenizer *t = nullptr;
   must(ctx, wn_tokenizer_load(ctx.get(), path, &t));
@@ -49,15 +49,15 @@ static double perplexity(const char *path, const std::string &text, const char *
   const std::vector<int32_t> ids(encoded, encoded + count);
   wn_tokens_free(encoded);
 
-  Budgets budgets;
-  if (!wn_policy_find("streaming", &budgets.policy)) throw std::runtime_error("no policy of that name");
+  Budgets budgets(config);
+  must(ctx, wn_policy_find(ctx.get(), "streaming", &budgets.policy));
   if (kept) must(ctx, wn_budgets_parse(ctx.get(), config, kept, &budgets));
   wn_session_options options{};
   options.size = sizeof options;
   options.sequences = 1;
   options.budgets = kept ? &budgets : nullptr;
   wn_session *s = nullptr;
-  must(ctx, wn_session_create_with(ctx.get(), model.get(), &options, &s));
+  must(ctx, wn_session_create(ctx.get(), model.get(), &options, &s));
   Owned<wn_session> session(s);
 
   double sum = 0;

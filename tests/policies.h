@@ -2,6 +2,8 @@
 #ifndef TESTS_POLICIES_H
 #define TESTS_POLICIES_H
 
+#include "winnow/kv.h"
+
 enum {
   WN_POLICY_SELECTIVE,
   WN_POLICY_H2O,
@@ -15,5 +17,11 @@ enum {
   WN_POLICY_GATES,
   WN_POLICY_COUNT
 };
+
+/* Budgets for a model with selective attention. */
+static inline void budgets_init(wn_budgets *budgets) {
+  wn_budgets_init(budgets, NULL);
+  budgets->policy = WN_POLICY_SELECTIVE;
+}
 
 #endif

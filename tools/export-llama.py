@@ -81,11 +81,11 @@ def our_logits(library, source, tokens, V):
     def ok(status):
         if status: sys.exit(lib.wn_context_error(ctx).decode())
     ok(lib.wn_context_create(ctypes.byref(Options(ctypes.sizeof(Options), 0, b"cpu", None, None)), ctypes.byref(ctx)))
-    ok(lib.wn_model_load(ctx, source.encode(), ctypes.byref(model)))
+    ok(lib.wn_model_load(ctx, source.encode(), None, ctypes.byref(model)))
     tokens = numpy.ascontiguousarray(tokens, dtype=numpy.int32)
     logits = numpy.empty((*tokens.shape, V), dtype=numpy.float32)
-    ok(lib.wn_model_logits(ctx, model, tokens.ctypes.data_as(ctypes.c_void_p), None, ctypes.c_int64(tokens.shape[0]),
-                           ctypes.c_int64(tokens.shape[1]), logits.ctypes.data_as(ctypes.c_void_p)))
+    ok(lib.wn_model_logits(ctx, model, tokens.ctypes.data_as(ctypes.c_void_p), ctypes.c_int64(tokens.shape[0]),
+                           ctypes.c_int64(tokens.shape[1]), None, logits.ctypes.data_as(ctypes.c_void_p)))
     lib.wn_model_destroy(model)
     lib.wn_context_destroy(ctx)
     return logits

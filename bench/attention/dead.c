@@ -258,7 +258,7 @@ int main(int argc, char **argv) {
   wn_model *model;
   wn_token_file *file;
   need(wn_context_create(&options, &ctx));
-  need(wn_model_load(ctx, argv[1], &model));
+  need(wn_model_load(ctx, argv[1], NULL, &model));
   need(wn_token_file_open(ctx, argv[2], &file));
   const wn_model_config *c = &model->config;
   if (!c->attention.selective.enabled || T < BLOCK || T % BLOCK != 0 || sequences < 1)

@@ -106,7 +106,9 @@ int main(int argc, char **argv) {
   if (wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = atoi(argv[5])}, &ctx) !=
       WN_OK)
     return give_up(ctx, "context");
-  const wn_status loaded = argc == 7 ? wn_model_load_float(ctx, argv[1], &model) : wn_model_load(ctx, argv[1], &model);
+  const wn_status loaded =
+      argc == 7 ? wn_model_load(ctx, argv[1], WN_OPTIONS(wn_model_load_options, .as_float = true), &model)
+                : wn_model_load(ctx, argv[1], NULL, &model);
   if (loaded != WN_OK || wn_tokenizer_load(ctx, argv[1], &tok) != WN_OK) return give_up(ctx, "model");
   if (wn_tokenizer_encode(ctx, tok, text, bytes, false, false, &ids, &count) != WN_OK) return give_up(ctx, "text");
   const int64_t V = wn_model_config_get(model)->vocab_size;
@@ -114,7 +116,7 @@ int main(int argc, char **argv) {
   if (pieces < 1) return give_up(NULL, "the text is shorter than a piece");
   for (int f = 0; f < FORMATS; f++) {
     const wn_session_options options = {.size = sizeof options, .sequences = 1, .capacity = piece, .cache = formats[f]};
-    if (wn_session_create_with(ctx, model, &options, &results[f].session) != WN_OK) return give_up(ctx, "session");
+    if (wn_session_create(ctx, model, &options, &results[f].session) != WN_OK) return give_up(ctx, "session");
     if (!(results[f].logits = malloc((size_t)V * sizeof(float)))) return give_up(NULL, "memory");
   }
   for (int64_t i = 0; i < pieces * piece; i++) {

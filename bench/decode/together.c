@@ -68,9 +68,9 @@ int main(int argc, char **argv) {
   wn_budgets budgets;
   check(wn_context_create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = atoi(argv[3])}, &ctx));
   if (atoi(argv[3]) == 1) measured = CLOCK_PROCESS_CPUTIME_ID;
-  check(wn_model_load(ctx, argv[1], &model));
-  wn_budgets_init(&budgets);
-  if (argc > 6 && !wn_policy_find(argv[6], &budgets.policy)) return 2;
+  check(wn_model_load(ctx, argv[1], NULL, &model));
+  wn_budgets_init(&budgets, NULL);
+  if (argc > 6 && wn_policy_find(NULL, argv[6], &budgets.policy) != WN_OK) return 2;
   if (argc > 5) check(wn_budgets_parse(ctx, wn_model_config_get(model), argv[5], &budgets));
   const int64_t V = wn_model_config_get(model)->vocab_size;
   float *logits = malloc((size_t)(MOST * V) * sizeof *logits);
@@ -83,13 +83,13 @@ int main(int argc, char **argv) {
                                       .budgets = argc > 5 ? &budgets : NULL,
                                       .cache = WN_CACHE_AUTO};
   check(wn_session_group_create(ctx, model, MOST, &group));
-  check(wn_session_create_with(ctx, model, &options, &start));
+  check(wn_session_create(ctx, model, &options, &start));
   check(wn_session_feed(ctx, start, prompt, context, 0, NULL));
-  for (int i = 0; i < MOST; i++) check(wn_session_create_with(ctx, model, &options, &sessions[i]));
+  for (int i = 0; i < MOST; i++) check(wn_session_create(ctx, model, &options, &sessions[i]));
   for (int n = 1; n <= MOST; n *= 2) {
     int rounds = 0;
     for (int i = 0; i < n; i++) {
-      check(wn_session_copy(ctx, sessions[i], start));
+      check(wn_session_copy(ctx, sessions[i], start, NULL));
       rows[i] = (wn_session_row){.session = sessions[i], .token = (int32_t)(i * 31 % V), .logits = logits + i * V};
     }
     for (const double end = now(CLOCK_MONOTONIC) + seconds;

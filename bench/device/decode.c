@@ -47,7 +47,7 @@ static wn_status load(wn_context *ctx, const struct decode *d, json_t *out) {
   if (loaded && !strcmp(loaded, d->path)) return WN_OK;
   decode_clear();
   const double begin = now();
-  const wn_status status = wn_model_load(ctx, d->path, &model);
+  const wn_status status = wn_model_load(ctx, d->path, NULL, &model);
   if (status != WN_OK) return status;
   loaded = strdup(d->path);
   json_object_set_new(out, "load_seconds", json_real(now() - begin));
@@ -63,10 +63,10 @@ static wn_status prepare(wn_context *ctx, struct decode *d, json_t *out) {
                                 .capacity = d->context + FIRST + d->steps + 2,
                                 .budgets = d->held.layers > 0 ? &d->held : NULL,
                                 .cache = WN_CACHE_AUTO};
-  if (status == WN_OK) status = wn_session_create_with(ctx, model, &options, &d->start);
+  if (status == WN_OK) status = wn_session_create(ctx, model, &options, &d->start);
   options.group = d->group;
   for (int i = 0; i < d->sessions && status == WN_OK; i++)
-    status = wn_session_create_with(ctx, model, &options, &d->each[i]);
+    status = wn_session_create(ctx, model, &options, &d->each[i]);
   int32_t *prompt = calloc((size_t)d->context, sizeof *prompt);
   for (int i = 0; prompt && i < d->context; i++) prompt[i] = (int32_t)((int64_t)i * 7919 % V);
   for (int round = 0; round < 2 && prompt && status == WN_OK; round++) { /* the second is timed */
@@ -77,7 +77,7 @@ static wn_status prepare(wn_context *ctx, struct decode *d, json_t *out) {
     json_object_set_new(out, "prompt_seconds", json_real(now() - begin));
   }
   free(prompt);
-  for (int i = 0; i < d->sessions && status == WN_OK; i++) status = wn_session_copy(ctx, d->each[i], d->start);
+  for (int i = 0; i < d->sessions && status == WN_OK; i++) status = wn_session_copy(ctx, d->each[i], d->start, NULL);
   json_object_set_new(out, "cache_bytes", json_integer(d->start ? (json_int_t)wn_session_kv_bytes(d->start) : 0));
   return status;
 }
@@ -112,8 +112,8 @@ wn_status decode_answer(wn_context *ctx, json_t *question, json_t *out) {
     return WN_OK;
   }
   wn_status status = load(ctx, &d, out);
-  wn_budgets_init(&d.held);
-  if (status == WN_OK && *d.budgets && !wn_policy_find(d.policy, &d.held.policy)) {
+  wn_budgets_init(&d.held, NULL);
+  if (status == WN_OK && *d.budgets && wn_policy_find(NULL, d.policy, &d.held.policy) != WN_OK) {
     json_object_set_new(out, "error_line", json_string("no such policy"));
     return WN_OK;
   }

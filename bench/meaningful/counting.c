@@ -68,7 +68,7 @@ int main(int argc, char **argv) {
   if (random)
     model = random_model(T);
   else
-    need(wn_model_load(ctx, argv[1], &model));
+    need(wn_model_load(ctx, argv[1], NULL, &model));
   need(wn_tokenizer_load(ctx, random ? "bytes" : argv[1], &tok));
   FILE *f = fopen(argv[2], "rb");
   char *text = malloc(16 << 20);

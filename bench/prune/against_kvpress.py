@@ -101,16 +101,18 @@ def our_child(a):
                     ("user", ctypes.c_void_p), ("dead_keys", ctypes.c_double), ("exact_rows", number), ("pre", ctypes.c_char_p)]
     options = Options(size=ctypes.sizeof(Options), threads=a.thread, backend=b"cpu")
     ok(lib.wn_context_create(ctypes.byref(options), ctypes.byref(ctx)))
-    ok(lib.wn_model_load(ctx, a.model.encode(), ctypes.byref(model)))
+    ok(lib.wn_model_load(ctx, a.model.encode(), None, ctypes.byref(model)))
+    class SessionOptions(ctypes.Structure): # the first fields; the others have their defaults
+        _fields_ = [("size", ctypes.c_size_t), ("sequences", number), ("capacity", number), ("budgets", ctypes.c_void_p)]
     def open_session(capacity):
         if OURS[a.way]:
             path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"winnow-budgets-{os.getpid()}.json")
             with open(path, "w") as f: json.dump({**OURS[a.way], "tokens": [a.budget] * c.get("layers", c.get("num_hidden_layers"))}, f)
-            lib.wn_budgets_init(budgets)
+            lib.wn_budgets_init(budgets, None)
             ok(lib.wn_budgets_load(ctx, path.encode(), budgets))
             os.remove(path)
-            ok(lib.wn_session_create_with_budgets(ctx, model, number(1), number(capacity), budgets, ctypes.byref(session)))
-        else: ok(lib.wn_session_create(ctx, model, number(1), number(capacity), ctypes.byref(session)))
+        options = SessionOptions(ctypes.sizeof(SessionOptions), 1, capacity, ctypes.addressof(budgets) if OURS[a.way] else None)
+        ok(lib.wn_session_create(ctx, model, ctypes.byref(options), ctypes.byref(session)))
     logits = numpy.empty(c["vocab_size"], dtype=numpy.float32)
     where = logits.ctypes.data_as(ctypes.c_void_p)
     def feed(tokens):

@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
                                       .weights = !strcmp(held, "bf16")   ? WN_WEIGHTS_BFLOAT16
                                                  : !strcmp(held, "file") ? WN_WEIGHTS_FILE
                                                                          : WN_WEIGHTS_AUTO};
-  if (wn_model_load_with(ctx, argv[1], &load, &model) != WN_OK) return give_up(ctx, "model");
+  if (wn_model_load(ctx, argv[1], &load, &model) != WN_OK) return give_up(ctx, "model");
   const wn_session_options options = {.size = sizeof options,
                                       .sequences = 1,
                                       .capacity = capacity,
@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
                                                : !strcmp(argv[7], "q8_0") ? WN_CACHE_Q8_0
                                                : !strcmp(argv[7], "q4_0") ? WN_CACHE_Q4_0
                                                                           : WN_CACHE_FLOAT};
-  if (wn_session_create_with(ctx, model, &options, &session) != WN_OK) return give_up(ctx, "session");
+  if (wn_session_create(ctx, model, &options, &session) != WN_OK) return give_up(ctx, "session");
   const int64_t V = wn_model_config_get(model)->vocab_size;
   printf("{\"load_s\": %.6f, \"runs\": [", now() - start);
   int32_t *tokens = malloc((size_t)capacity * sizeof *tokens);

@@ -43,7 +43,9 @@ typedef void (*wn_log_fn)(void *user, wn_log_level level, const char *line);
 /* Every struct of options begins with its size, which the caller sets: wn_eval_options o = {.size = sizeof o, .batch =
  * 4}, or wn_prune_options_init(&o, sizeof o) where defaults are not zeros. So a program built with an older header,
  * whose struct is shorter, still works: a field that it lacks is 0, the default. A size of 0, or an impossible one, is
- * WN_ERR_ARGUMENT. A longer struct that uses fields unknown to the library is WN_ERR_UNSUPPORTED. */
+ * WN_ERR_ARGUMENT. A longer struct that uses fields unknown to the library is WN_ERR_UNSUPPORTED. In C a call can make
+ * its own: WN_OPTIONS(wn_session_options, .sequences = 2). */
+#define WN_OPTIONS(type, ...) (&(type){.size = sizeof(type), __VA_ARGS__})
 typedef struct wn_context_options {
   size_t size;         /* sizeof the struct */
   int threads;         /* 0: the CPUs this process may run on (affinity, cgroup), at most OMP_NUM_THREADS; fewer while
@@ -126,6 +128,17 @@ bool wn_bytes_parse(const char *text, double *out);
 WN_API_END
 
 WN_EXPERIMENTAL_BEGIN
+
+/* Memory of the program's own for all that the library allocates, in the whole process: not for maps of files, nor for
+ * what the libraries allocate that it uses. Both functions are called by several threads at a time. */
+typedef struct wn_allocator {
+  size_t size;                                 /* sizeof the struct */
+  void *(*allocate)(void *user, size_t bytes); /* of any alignment; NULL: there is none */
+  void (*release)(void *user, void *memory, size_t bytes);
+  void *user;
+} wn_allocator;
+/* NULL: the library's own again. WN_ERR_ARGUMENT while it holds memory (wn_memory_info), or without a function. */
+wn_status wn_allocator_set(const wn_allocator *allocator);
 
 /* A GPU that backend "cuda" can use. */
 typedef struct wn_device_info {

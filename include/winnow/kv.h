@@ -13,10 +13,10 @@
  * policies with their papers.
  *
  *   wn_budgets budgets;
- *   wn_budgets_init(&budgets);                                        "selective" until another is chosen
- *   wn_policy_find("h2o", &budgets.policy);
+ *   wn_budgets_init(&budgets, &wn_model_config_get(model)->attention);          a policy that the model accepts
+ *   wn_policy_find(ctx, "h2o", &budgets.policy);
  *   wn_budgets_parse(ctx, wn_model_config_get(model), "64", &budgets);          64 tokens in every layer (model.h)
- *   wn_session_create_with_budgets(ctx, model, 1, 0, &budgets, &session);       decodes under them
+ *   wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .budgets = &budgets), &session);
  *   wn_budgets_clear(&budgets); */
 #ifndef WINNOW_KV_H
 #define WINNOW_KV_H
@@ -29,8 +29,8 @@
 
 WN_STABLE_BEGIN
 
-/* An eviction policy: its number, from 0 to wn_policy_count() - 1. wn_budgets_init chooses the first, "selective".
- * Numbers may change from version to version; names do not, and files hold names. */
+/* An eviction policy: its number, from 0 to wn_policy_count() - 1. Numbers may change from version to version; names do
+ * not, and files hold names. */
 typedef int wn_policy;
 /* What a policy is. */
 typedef struct wn_policy_info {
@@ -43,8 +43,8 @@ typedef struct wn_policy_info {
 /* How many policies there are. */
 int wn_policy_count(void);
 const wn_policy_info *wn_policy_at(wn_policy policy); /* NULL: there is none of that number */
-/* The policy with that name; false: there is none, and *out stays as it is. */
-bool wn_policy_find(const char *name, wn_policy *out);
+/* The policy with that name. WN_ERR_CONFIG: there is none, the error lists the names, and *out stays as it is. */
+wn_status wn_policy_find(wn_context *ctx, const char *name, wn_policy *out);
 const char *wn_policy_name(wn_policy policy); /* "?": there is none of that number */
 /* The key of option i of a policy in budgets.json, NULL after the last; *help (may be NULL): what it does. */
 const char *wn_policy_option(wn_policy policy, int i, const char **help);
@@ -179,7 +179,9 @@ const char *wn_method_name(int method,
  * "pyramidkv", "ada-snapkv", ... False: it is no such name, and *out stays as it is. wn_budgets_named_at lists them. */
 bool wn_budgets_named(const char *name, wn_budgets *out);
 const char *wn_budgets_named_at(int i); /* NULL after the last */
-void wn_budgets_init(wn_budgets *budgets);
+/* Every option's default, no tokens, and a policy that suits a model with this attention: "selective" where it is
+ * selective, else, and for NULL, "streaming", which every model accepts. */
+void wn_budgets_init(wn_budgets *budgets, const wn_attention_config *attention);
 void wn_budgets_clear(wn_budgets *budgets);
 /* Sets keys of budgets.json from text: "recent=0.25,per_kv_head=true". */
 wn_status wn_budgets_set(wn_context *ctx, const char *assignments, wn_budgets *out);

@@ -145,18 +145,6 @@ typedef struct wn_model wn_model;
 /* New parameters from (config, seed): normal with init_std or as config->init says, norms' weights 1, biases 0. They
  * depend neither on threads nor on the backend. */
 wn_status wn_model_create(wn_context *ctx, const wn_model_config *config, uint64_t seed, wn_model **out);
-/* A model of any of these forms, recognised by what lies at the path:
- *   a checkpoint folder of winnow (config.json, model.safetensors);
- *   a folder of Hugging Face transformers (config.json with a model_type of a family that winnow knows; weights in
- *   model.safetensors or in the shards of model.safetensors.index.json, of F32, F16 or BF16);
- *   a GGUF file (a general.architecture of such a family; every type of wn_gguf_type).
- * The families are listed in docs/real-models.md, and by the message that refuses another.
- * Matrices of fewer than 32 bits are used as the file stores them: the file stays mapped as long as the model lives.
- * What is not supported is refused with a message that names the file, the key and the known values.
- * docs/real-models.md says more. */
-wn_status wn_model_load(wn_context *ctx, const char *path, wn_model **out);
-/* The same with every parameter copied to float32, for callers that read or change parameters: training, saving. */
-wn_status wn_model_load_float(wn_context *ctx, const char *path, wn_model **out);
 /* Whether loading searches a file's weights for NaN and infinity, which are WN_ERR_FORMAT with the tensor's name. The
  * check reads the whole file once, at about the speed of memory (docs/real-models.md). Checksums that winnow wrote are
  * compared whatever the file's size, except with WN_CHECK_NO. */
@@ -176,14 +164,26 @@ typedef enum wn_weights {
 } wn_weights;
 typedef struct wn_model_load_options {
   size_t size;            /* sizeof the struct (context.h) */
-  bool as_float;          /* as wn_model_load_float */
+  bool as_float;          /* every parameter is copied to float32, for callers that read or change parameters: training,
+                             saving */
   wn_check check_tensors; /* WN_CHECK_AUTO */
   wn_weights weights;     /* WN_WEIGHTS_AUTO; as_float allows no other */
   const char *adapter; /* a folder of Hugging Face's peft (adapter_config.json, adapter_model.safetensors). Its low-rank
                           updates are added to the projections on loading; these are then held in float32. NULL: none */
+  void (*progress)(void *user, uint64_t done, uint64_t total); /* in bytes of weights checked and copied; `done` grows
+                                                                  to `total` unless the call fails. NULL: not told */
+  void *user;
 } wn_model_load_options;
-/* wn_model_load with options; NULL: the defaults. */
-wn_status wn_model_load_with(wn_context *ctx, const char *path, const wn_model_load_options *options, wn_model **out);
+/* A model of any of these forms, recognised by what lies at the path:
+ *   a checkpoint folder of winnow (config.json, model.safetensors);
+ *   a folder of Hugging Face transformers (config.json with a model_type of a family that winnow knows; weights in
+ *   model.safetensors or in the shards of model.safetensors.index.json, of F32, F16 or BF16);
+ *   a GGUF file (a general.architecture of such a family; every type of wn_gguf_type).
+ * The families are listed in docs/real-models.md, and by the message that refuses another.
+ * Matrices of fewer than 32 bits are used as the file stores them: the file stays mapped as long as the model lives.
+ * What is not supported is refused with a message that names the file, the key and the known values.
+ * docs/real-models.md says more. options NULL: the defaults. */
+wn_status wn_model_load(wn_context *ctx, const char *path, const wn_model_load_options *options, wn_model **out);
 /* The format of the model at a path. Only its configuration is read; no model is made, no tensor is checked. */
 typedef struct wn_model_origin {
   const char *format;    /* "winnow checkpoint", "Hugging Face folder", "GGUF file" */
@@ -228,17 +228,8 @@ wn_status wn_model_set_attention(wn_context *ctx, wn_model *model, const char *a
  * 4.3): ids [count] of the vocabulary; count 0: none. Sessions that exist already must not be used afterwards. */
 wn_status wn_model_set_control_tokens(wn_context *ctx, wn_model *model, const int32_t *ids, int64_t count);
 
-/* Logits of whole sequences. tokens [B,T], doc_start [B,T] or NULL, logits [B,T,V] float32. For tests, analysis and
- * outside programs; training and evaluation never hold all logits. */
-wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *tokens, const int32_t *doc_start, int64_t B,
-                          int64_t T, float *logits);
-
 /* Decoding with a key-value cache. */
 typedef struct wn_session wn_session;
-/* capacity: the longest text in tokens (0: the model's context plus its recurrence). B sequences advance together. A
- * layer's cache holds what the layer can see: all tokens, or those that its window or its widest current span
- * reaches. */
-wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out);
 void wn_session_destroy(wn_session *session); /* NULL is allowed */
 void wn_session_reset(wn_session *session);
 int64_t wn_session_position(const wn_session *session); /* tokens seen so far */
@@ -263,14 +254,12 @@ wn_status wn_session_repeat_with(wn_context *ctx, wn_session *session, const wn_
 
 /* Copies the state of `from` into `to`, which forgets its own: the tokens held, marks of control tokens still to come,
  * and counts. It forks a text (one to several), keeps a snapshot, or rolls back to one. The sequences of `to` are n
- * times those of `from`; its sequence b becomes a copy of sequence b / n. Both were created with the same model,
+ * times those of `from`, and its sequence b becomes a copy of sequence b / n; or with rows [sequences of `to`] of
+ * sequence rows[b]. Both were created with the same model,
  * budgets, tau, control_marks and cache format. Capacities may differ if what `from` has seen fits into `to`, no budget
  * or window is as long as the shorter capacity, and rope scaling is not "dynamic" (beyond the model's context its
  * angles depend on the capacity). */
-wn_status wn_session_copy(wn_context *ctx, wn_session *to, const wn_session *from);
-/* The same with any choice of sequences: sequence b of `to` becomes a copy of sequence rows[b] of `from`; rows
- * [sequences of `to`]. */
-wn_status wn_session_copy_rows(wn_context *ctx, wn_session *to, const wn_session *from, const int64_t *rows);
+wn_status wn_session_copy(wn_context *ctx, wn_session *to, const wn_session *from, const int64_t *rows);
 
 /* Encoder-decoder: runs the encoder over inputs [B,S] and keeps the keys and values that the decoder's layers read;
  * tokens are fed after that. input_count [B] or NULL: tokens of each row, the rest is padding. Forgets the tokens fed
@@ -291,33 +280,29 @@ wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const
 /* Do these budgets suit this model? WN_ERR_CONFIG says why not. */
 wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *budgets, const wn_model_config *config);
 
-/* wn_model_logits with the budgets in force, for each document by itself: the logits that decoding under them gives.
- * budgets NULL: none. */
-wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const int32_t *tokens,
-                                       const int32_t *doc_start, int64_t B, int64_t T, const wn_budgets *budgets,
-                                       float *logits);
-
 /* What the encoder of an encoder-decoder reads: tokens [B,S], S at most encoder.context. */
 typedef struct wn_model_inputs {
   const int32_t *tokens; /* [B,S] */
   const int32_t *count;  /* [B] tokens of each row, the rest is padding; NULL: S in all */
   int64_t S;
 } wn_model_inputs;
-/* The logits [B,T,V] of an encoder-decoder's decoder for tokens [B,T] and the encoder's inputs. budgets: of the
- * decoder's own keys and values; NULL: none. The logits are those that wn_session_encode and wn_session_feed give. */
-wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const wn_model_inputs *inputs,
-                                    const int32_t *tokens, int64_t B, int64_t T, const wn_budgets *budgets,
-                                    float *logits);
+typedef struct wn_logits_options {
+  size_t size;                   /* sizeof the struct (context.h) */
+  const int32_t *doc_start;      /* [B,T] where the document of each token begins in its row; NULL: at 0 */
+  const wn_budgets *budgets;     /* in force for each document by itself: the logits that decoding under them gives */
+  const wn_model_inputs *inputs; /* of an encoder-decoder: the logits that wn_session_encode and wn_session_feed give;
+                                    without doc_start. NULL: a decoder alone */
+} wn_logits_options;
+/* Logits of whole sequences: tokens [B,T], logits [B,T,V] float32. options NULL: one document a row, no budgets. For
+ * tests, analysis and outside programs; training and evaluation never hold all logits. */
+wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *tokens, int64_t B, int64_t T,
+                          const wn_logits_options *options, float *logits);
 
-/* A session whose caches keep to the budgets, which are copied. capacity: the longest text. */
-wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity,
-                                         const wn_budgets *budgets, wn_session **out);
-/* The same with all options. */
 typedef struct wn_session_options {
   size_t size;               /* sizeof the struct (context.h) */
-  int64_t sequences;         /* B, which advance together */
+  int64_t sequences;         /* B, which advance together; 0: 1 */
   int64_t capacity;          /* the longest text; 0: the model's context and recurrence */
-  const wn_budgets *budgets; /* NULL: nothing is evicted */
+  const wn_budgets *budgets; /* copied; NULL: nothing is evicted */
   wn_cache_format cache;     /* default WN_CACHE_FLOAT */
   /* threshold (meaningful attention): each row keeps the fewest keys whose weights reach this share, above 0 and at
    * most 1. 0: as the model's attention says; WN_TAU_NONE: no threshold, whatever the model says */
@@ -328,7 +313,9 @@ typedef struct wn_session_options {
   bool control_marks; /* control tokens may be marked by position (wn_session_mark_control); needs a threshold */
 } wn_session_options;
 #define WN_TAU_NONE (-1.0)
-wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options, wn_session **out);
+/* options NULL: the defaults. A layer's cache holds what the layer can see: all tokens, or those that its window or its
+ * widest current span reaches, or its budget. */
+wn_status wn_session_create(wn_context *ctx, wn_model *model, const wn_session_options *options, wn_session **out);
 /* The format that `format` stands for with this model: AUTO stands for FLOAT or HALF. Of the budgets (NULL: none)
  * only cache_positions matters. */
 wn_cache_format wn_cache_format_resolve(const wn_context *ctx, const wn_model *model, const wn_budgets *budgets,

@@ -223,7 +223,8 @@ def make(
             raise ArgumentError("Budgets have their policy: give none beside them")
         return spec
     raw = ffi.new("wn_budgets *")
-    lib.wn_budgets_init(raw)
+    attention = context.value(lambda c: ffi.addressof(c, "attention"), Borrowed(lambda: lib.wn_model_config_get(model.raw)))
+    lib.wn_budgets_init(raw, attention)
     budgets = Budgets(raw)
     number = ffi.new("wn_policy *")
     if isinstance(policy, OwnPolicy):
@@ -231,7 +232,7 @@ def make(
         raw.own, number[0] = budgets._own.raw, lib.WN_POLICY_OWN
     elif policy is not None and lib.wn_budgets_named(named(policy, "policy"), raw):
         number[0] = raw.policy
-    elif policy is not None and not lib.wn_policy_find(named(policy, "policy"), number):
+    elif policy is not None and lib.wn_policy_find(ffi.NULL, named(policy, "policy"), number) != lib.WN_OK:
         raise ArgumentError(f"policy {policy!r} is not one of {', '.join(p.name for p in policies())}")
     if options is not None:
         context.call(lib.wn_budgets_set, _assignments(options), raw)

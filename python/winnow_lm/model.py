@@ -124,7 +124,7 @@ class Model:
         put(options, as_float=as_float)
         folder = ffi.NULL if adapter is None else ffi.new("char[]", path_bytes(adapter))  # lives as long as the call
         options.adapter = folder
-        handle = context.make(lib.wn_model_load_with, path_bytes(path), options, what="model")
+        handle = context.make(lib.wn_model_load, path_bytes(path), options, what="model")
         tok, why = None, None
         try:
             tok = Tokenizer._load(context, path if tokenizer is None else tokenizer)
@@ -301,6 +301,8 @@ class Model:
         ids, row = rows_of(tokens), np.ndim(tokens) == 1
         (B, T), room = ids.shape, Room(self, budgets, policy, policy_options)
         out = np.empty((B, T, self.vocab_size), np.float32)
+        options = options_of("wn_logits_options")
+        options.budgets = room.raw
         if inputs is not None:
             if doc_start is not None:
                 raise ArgumentError("inputs and doc_start exclude each other")
@@ -308,30 +310,14 @@ class Model:
             if read.shape[0] != B:
                 raise ArgumentError(f"inputs: {read.shape[0]} rows for {B} rows of tokens")
             struct = ffi.new("wn_model_inputs *", {"tokens": pointer("int32_t", read), "S": read.shape[1]})
-            self._context.call(
-                lib.wn_model_logits_of_inputs,
-                self._handle,
-                struct,
-                pointer("int32_t", ids),
-                B,
-                T,
-                room.raw,
-                pointer("float", out),
-            )
-        else:
-            start = None if doc_start is None else rows_of(doc_start, "doc_start")
-            if start is not None and start.shape != ids.shape:
-                raise ArgumentError(f"doc_start: {list(start.shape)} for tokens {list(ids.shape)}")
-            self._context.call(
-                lib.wn_model_logits_with_budgets,
-                self._handle,
-                pointer("int32_t", ids),
-                pointer("int32_t", start),
-                B,
-                T,
-                room.raw,
-                pointer("float", out),
-            )
+            options.inputs = struct
+        start = None if doc_start is None else rows_of(doc_start, "doc_start")
+        if start is not None and start.shape != ids.shape:
+            raise ArgumentError(f"doc_start: {list(start.shape)} for tokens {list(ids.shape)}")
+        options.doc_start = pointer("int32_t", start)
+        self._context.call(
+            lib.wn_model_logits, self._handle, pointer("int32_t", ids), B, T, options, pointer("float", out)
+        )
         return first_of(out, row)
 
     def evaluate(

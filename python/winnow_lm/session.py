@@ -78,7 +78,7 @@ class Session:
         options.budgets, options.cache = room.raw, room.cache
         options.tau, options.counts, options.control_marks = tau, counts, control_marks
         made_of = (model._handle,)
-        self._handle = model._context.make(lib.wn_session_create_with, *made_of, options, what="session", uses=made_of)
+        self._handle = model._context.make(lib.wn_session_create, *made_of, options, what="session", uses=made_of)
 
     @property
     def model(self) -> "Model":
@@ -221,12 +221,12 @@ class Session:
         if rows is not None:
             numbers = int32(rows, "rows").reshape(-1).astype(np.int64)
             other = self._another(int(numbers.size))
-            self._copy(other, lib.wn_session_copy_rows, pointer("int64_t", numbers))
+            self._copy(other, lib.wn_session_copy, pointer("int64_t", numbers))
         else:
             if ways < 1:
                 raise ArgumentError(f"fork: {ways} ways")
             other = self._another(self.sequences * ways)
-            self._copy(other, lib.wn_session_copy)
+            self._copy(other, lib.wn_session_copy, ffi.NULL)
         return other
 
     def _copy(self, to: "Session", function: Any, *arguments: Any) -> None:
@@ -242,7 +242,7 @@ class Session:
 
     def restore(self, snapshot: "Session") -> None:
         """Goes back (or over) to a snapshot of the same model, budgets and cache; what was fed since is forgotten."""
-        self.model._context.call(lib.wn_session_copy, self._raw, snapshot._raw)
+        self.model._context.call(lib.wn_session_copy, self._raw, snapshot._raw, ffi.NULL)
 
     def save(self, path: PathLike) -> None:
         """Writes what the session holds to a file, for load()."""

@@ -64,7 +64,7 @@ static wn_status sweep_tasks(wn_context *ctx, wn_model *model, const wn_sweep_op
     const int64_t longest = (t->prompt_count > t->bare_count ? t->prompt_count : t->bare_count) + t->answer_count;
     if (longest > capacity) capacity = longest;
   }
-  wn_status status = wn_session_create(ctx, model, 1, capacity, &session);
+  wn_status status = wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = capacity), &session);
   for (int64_t i = 0; status == WN_OK && i < o->task_count; i++) {
     bool hit = false;
     status = sweep_matches(ctx, session, &o->tasks[i], bare, &hit);

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
+#include "base/options.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -26,14 +27,16 @@
 #endif
 
 struct header {
-  void *start;   /* what malloc or mmap gave */
-  size_t mapped; /* bytes to unmap; 0: malloc */
+  void *start;   /* what malloc, mmap or the program's allocator gave */
+  size_t mapped; /* bytes to unmap, or to give back to the program; 0: malloc */
   size_t bytes;  /* as asked for */
   uint64_t word; /* wn_block_word: says what the block is */
 };
 _Static_assert(sizeof(struct header) <= WN_ALIGN, "the header must fit before the block");
 _Static_assert(offsetof(struct header, word) + sizeof(uint64_t) == sizeof(struct header),
                "the word is next to the block");
+
+static wn_allocator given; /* without functions: none; changes only while there are no blocks */
 
 static _Atomic unsigned long long live_bytes, peak_bytes, live_allocations, total_allocations;
 
@@ -77,7 +80,12 @@ wn_status wn_alloc(wn_context *ctx, const char *what, size_t bytes, void **out) 
   struct header header = {.bytes = bytes};
   size_t total;
   if (!wn_add_size(bytes, 2 * WN_ALIGN, &total) || total > (size_t)PTRDIFF_MAX) goto refused;
-  if (USE_MAP && bytes >= MAP_LIMIT) {
+  if (given.allocate) {
+    header.start = given.allocate(given.user, total);
+    if (!header.start) goto refused;
+    header.mapped = total;
+    memset(header.start, 0, total);
+  } else if (USE_MAP && bytes >= MAP_LIMIT) {
     void *start = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED) goto refused;
     if (bytes >= HUGE_LIMIT) madvise(start, total, MADV_HUGEPAGE); /* a hint: fewer page faults and TLB misses */
@@ -122,10 +130,21 @@ void wn_free(void *p) {
   *(volatile uint64_t *)wn_block_word(p) = WN_BLOCK_FREED; /* volatile: the store must be kept */
   atomic_fetch_sub(&live_bytes, header.bytes);
   atomic_fetch_sub(&live_allocations, 1);
-  if (header.mapped)
+  if (given.release)
+    given.release(given.user, header.start, header.mapped);
+  else if (header.mapped)
     munmap(header.start, header.mapped);
   else
     free(header.start);
+}
+
+wn_status wn_allocator_set(const wn_allocator *allocator) {
+  wn_allocator own = {0};
+  if (allocator) WN_TRY(WN_OPTIONS_READ(NULL, wn_allocator, allocator, &own));
+  if (atomic_load(&live_allocations) > 0 || !own.allocate != !own.release || (allocator && !own.allocate))
+    return WN_ERR_ARGUMENT;
+  given = own;
+  return WN_OK;
 }
 
 char *wn_strdup(wn_context *ctx, const char *s) {

@@ -23,6 +23,13 @@ enum wn_isa { WN_ISA_REF = 0, WN_ISA_AVX2 = 1, WN_ISA_AVX512 = 2 };
 #define WN_HAS_KERNELS 0
 #endif
 
+/* A model that is being loaded, and who is told how many of its bytes are done (wn_model_load_options.progress). */
+struct wn_loading {
+  void (*progress)(void *user, uint64_t done, uint64_t total);
+  void *user;
+  uint64_t done, total;
+};
+
 #ifndef __cplusplus /* C++ files only pass pointers to contexts on */
 struct wn_context {
   int threads;
@@ -37,7 +44,15 @@ struct wn_context {
   atomic_int cancelled;
   struct wn_dist *dist; /* the processes that train together (dist/dist.h), or NULL */
   char error[1024];
+  struct wn_loading *loading; /* NULL: nobody is told */
 };
+
+static inline void wn_loading_add(const wn_context *ctx, uint64_t bytes) {
+  struct wn_loading *l = ctx->loading;
+  if (!l || !bytes || l->done == l->total) return;
+  l->done += bytes < l->total - l->done ? bytes : l->total - l->done;
+  l->progress(l->user, l->done, l->total);
+}
 #endif
 
 /* The widest instruction set that this processor has. Code compiled for another set must not run at all, not even to

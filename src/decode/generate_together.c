@@ -208,7 +208,7 @@ wn_status wn_generate(wn_context *ctx, wn_model *model, const wn_generate_option
                                      .cache = o.cache,
                                      .counts = o.counts,
                                      .control_marks = o.control != NULL};
-    status = wn_session_create_with(ctx, model, &room, &session);
+    status = wn_session_create(ctx, model, &room, &session);
   }
   o.prompt = prompt;
   o.prompt_count = prompt_count;

@@ -147,21 +147,6 @@ wn_status wn_session_plan_bytes(wn_context *ctx, const struct wn_model *model, c
   return session_plan(ctx, model, options, false, tokens, bytes);
 }
 
-wn_status wn_session_create(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, wn_session **out) {
-  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
-  return wn_session_create_with_budgets(ctx, model, B, capacity, NULL, out);
-}
-
-wn_status wn_session_create_with_budgets(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity,
-                                         const wn_budgets *budgets, wn_session **out) {
-  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
-  return wn_session_create_with(
-      ctx, model,
-      &(wn_session_options){
-          .size = sizeof(wn_session_options), .sequences = B, .capacity = capacity, .budgets = budgets},
-      out);
-}
-
 static wn_status session_check_group(wn_context *ctx, const struct wn_model *model,
                                      const struct wn_session_group *group) {
   WN_CHECK_ARGUMENTS(ctx, WN_HANDLE_AS("options' group", group, SESSION_GROUP));
@@ -194,12 +179,12 @@ static wn_status session_check_history(wn_context *ctx, const struct wn_session 
 static wn_status session_create(wn_context *ctx, wn_model *model, const wn_session_options *options, bool whole,
                                 wn_session **out) {
   const wn_model_config *c = &model->config;
-  wn_session_options own;
+  wn_session_options own = {0};
   *out = NULL;
-  WN_TRY(WN_OPTIONS_READ(ctx, wn_session_options, options, &own));
+  if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_session_options, options, &own));
   options = &own;
   const wn_budgets *budgets = options->budgets;
-  const int64_t B = options->sequences;
+  const int64_t B = options->sequences == 0 ? 1 : options->sequences;
   int64_t capacity = options->capacity;
   if (capacity == 0) capacity = c->context + c->recurrence;
   if (B < 1 || B > INT32_MAX || capacity < 1 || capacity > INT32_MAX)
@@ -249,8 +234,7 @@ fail:
   return status;
 }
 
-wn_status wn_session_create_with(wn_context *ctx, wn_model *model, const wn_session_options *options,
-                                 wn_session **out) {
+wn_status wn_session_create(wn_context *ctx, wn_model *model, const wn_session_options *options, wn_session **out) {
   WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(out));
   return session_create(ctx, model, options, false, out);
 }

@@ -97,7 +97,7 @@ struct wn_session {
 int64_t wn_session_place_after(int64_t position);  /* the first place after the position */
 int64_t wn_session_place_before(int64_t position); /* the last place up to the position; 0: there is none */
 
-/* wn_session_create_with, of a session that holds everything (`whole`): without budgets. */
+/* wn_session_create, of a session that holds everything (`whole`): without budgets. */
 wn_status wn_session_create_whole(wn_context *ctx, wn_model *model, int64_t capacity, wn_cache_format cache,
                                   wn_session **out);
 /* wn_session_kv_bytes of such a session, with the cache AUTO. */

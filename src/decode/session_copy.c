@@ -167,14 +167,8 @@ static wn_status session_copy(wn_context *ctx, struct wn_session *to, const stru
   return WN_OK;
 }
 
-wn_status wn_session_copy(wn_context *ctx, wn_session *to, const wn_session *from) {
+wn_status wn_session_copy(wn_context *ctx, wn_session *to, const wn_session *from, const int64_t *rows) {
   WN_CHECK_WORK(WN_HANDLE(to, SESSION), WN_HANDLE(from, SESSION));
-  if (to == from) return WN_OK;
-  return session_copy(ctx, to, from, &(struct copy){NULL, to->B / from->B});
-}
-
-wn_status wn_session_copy_rows(wn_context *ctx, wn_session *to, const wn_session *from, const int64_t *rows) {
-  WN_CHECK_WORK(WN_HANDLE(to, SESSION), WN_HANDLE(from, SESSION), WN_POINTER(rows));
-  if (to == from) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: its sequences cannot be copied within itself");
-  return session_copy(ctx, to, from, &(struct copy){rows, 0});
+  if (to == from && rows) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: its sequences cannot be copied within itself");
+  return to == from ? WN_OK : session_copy(ctx, to, from, &(struct copy){rows, to->B / from->B});
 }

@@ -61,7 +61,7 @@ static wn_status writing_session(struct writing *w, const wn_budgets *budgets, w
                                       .budgets = budgets,
                                       .cache = w->a->o->cache,
                                       .group = w->group};
-  return wn_session_create_with(w->a->ctx, w->a->model, &options, out);
+  return wn_session_create(w->a->ctx, w->a->model, &options, out);
 }
 
 /* The mean number of tokens that a layer and key-value head holds. */
@@ -112,7 +112,7 @@ static wn_status writing_end_context(struct writing *w, struct head *head) {
 /* Takes over what was read, for a column, and ends the context there. */
 static wn_status writing_take_over(struct writing *w, const struct wn_answers_column *column, struct head *out) {
   WN_TRY(writing_session(w, column->budgets, &out->session));
-  WN_TRY(wn_session_copy(w->a->ctx, out->session, w->reading.session));
+  WN_TRY(wn_session_copy(w->a->ctx, out->session, w->reading.session, NULL));
   return writing_end_context(w, out);
 }
 
@@ -138,7 +138,7 @@ static wn_status job_begin(struct writing *w, struct job *job, bool alone, bool 
   }
   job->of = *head;
   WN_TRY(writing_session(w, job->column->budgets, &job->session));
-  return wn_session_copy(w->a->ctx, job->session, head->session);
+  return wn_session_copy(w->a->ctx, job->session, head->session, NULL);
 }
 
 /* --- answers --- */

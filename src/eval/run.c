@@ -115,7 +115,7 @@ static wn_status evaluation_session(struct evaluation *e, int64_t sequences, int
                                       .capacity = capacity,
                                       .budgets = e->o->budgets,
                                       .cache = e->o->cache};
-  const wn_status status = wn_session_create_with(e->ctx, e->model, &options, &place->s);
+  const wn_status status = wn_session_create(e->ctx, e->model, &options, &place->s);
   if (status != WN_OK) {
     *place = (struct kept_session){0};
     return status;
@@ -244,7 +244,7 @@ static wn_status tails_read(struct evaluation *e, const struct batch *b, const s
     }
     e->r->tokens_fed += (uint64_t)tails[i].n;
   }
-  if (b->common > 0) WN_TRY(wn_session_copy_rows(e->ctx, e->forks, e->head, e->sources));
+  if (b->common > 0) WN_TRY(wn_session_copy(e->ctx, e->forks, e->head, e->sources));
   WN_TRY(wn_session_score(e->ctx, e->forks, e->tokens, e->targets, N, &scores));
   for (int64_t i = 0; i < count; i++)
     for (int64_t row = i * N; row < (i + 1) * N; row++)

@@ -264,6 +264,7 @@ wn_status wn_import_check_values(wn_context *ctx, const struct wn_import *im) {
   for (int i = 0; i < wn_tensors_count(im->tensors); i++) {
     const struct wn_tensor *t = wn_tensors_at(im->tensors, i);
     const int64_t at = t->is_weights ? wn_finite_scan(t->t.type, t->t.data, t->t.bytes) : -1;
+    wn_loading_add(ctx, t->t.bytes);
     if (at < 0) continue;
     return wn_fail(ctx, WN_ERR_FORMAT,
                    "%s: tensor %s holds values that are not finite (NaN or infinity): the first %s weight %lld",
@@ -315,6 +316,7 @@ static wn_status import_copy_tensors(wn_context *ctx, const struct wn_import *im
     const int count = wn_names_parts(im->names, &im->config, im->prefix, row, parts);
     for (int k = 0; k < count && status == WN_OK; k++)
       status = import_copy_part(ctx, im, row, &parts[k], (float *)params + row->offset, line);
+    wn_loading_add(ctx, row->count * sizeof(float));
   }
   wn_free(line);
   const wn_status closed = wn_model_params_close(model, params, status == WN_OK);

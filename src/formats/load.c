@@ -25,12 +25,15 @@ static wn_status load_check_tokenizer(wn_context *ctx, const char *dir, const st
                  (long long)model->config.vocab_size);
 }
 
+static uint64_t load_bytes(const struct wn_import *im) {
+  uint64_t bytes = 0;
+  for (int i = 0; i < wn_tensors_count(im->tensors); i++) bytes += wn_tensors_at(im->tensors, i)->t.bytes;
+  return bytes;
+}
+
 /* With WN_CHECK_AUTO small files are checked, since that takes hardly any time. */
 static bool load_checks_values(const struct wn_import *im, wn_check check) {
-  size_t bytes = 0;
-  if (check != WN_CHECK_AUTO) return check == WN_CHECK_YES;
-  for (int i = 0; i < wn_tensors_count(im->tensors); i++) bytes += wn_tensors_at(im->tensors, i)->t.bytes;
-  return bytes <= WN_LIMIT_CHECKED;
+  return check == WN_CHECK_AUTO ? load_bytes(im) <= WN_LIMIT_CHECKED : check == WN_CHECK_YES;
 }
 
 /* Loads a model of any form. winnow's checkpoints must have a fitting tokenizer. Other models may lack one that winnow
@@ -43,8 +46,11 @@ static wn_status load_any(wn_context *ctx, const char *path, const wn_model_load
   wn_status status = wn_import_open(ctx, path, &import);
   if (status == WN_OK && options->check_tensors != WN_CHECK_NO) status = wn_tensors_check(ctx, import.tensors, true);
   if (status == WN_OK) status = wn_import_check(ctx, &import);
-  if (status == WN_OK && load_checks_values(&import, options->check_tensors))
-    status = wn_import_check_values(ctx, &import);
+  const bool checks = status == WN_OK && load_checks_values(&import, options->check_tensors);
+  struct wn_loading loading = {.progress = options->progress, .user = options->user};
+  if (status == WN_OK) loading.total = load_bytes(&import) * (checks ? 2 : 1);
+  if (options->progress) ctx->loading = &loading;
+  if (checks) status = wn_import_check_values(ctx, &import);
   if (status == WN_OK && options->adapter) status = wn_adapter_open(ctx, options->adapter, &import, &adapter);
   import.adapter = adapter;
   import.unchecked = options->check_tensors == WN_CHECK_NO;
@@ -54,6 +60,8 @@ static wn_status load_any(wn_context *ctx, const char *path, const wn_model_load
     import.declared = (wn_declared){0};
   }
   if (status == WN_OK && import.form == WN_FORM_WINNOW) status = load_check_tokenizer(ctx, path, model);
+  if (status == WN_OK) wn_loading_add(ctx, loading.total - loading.done);
+  ctx->loading = NULL;
   wn_import_clear(&import);
   wn_adapter_close(adapter);
   if (status != WN_OK) {
@@ -64,8 +72,8 @@ static wn_status load_any(wn_context *ctx, const char *path, const wn_model_load
   return WN_OK;
 }
 
-wn_status wn_model_load_with(wn_context *ctx, const char *path, const wn_model_load_options *options, wn_model **out) {
-  WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
+wn_status wn_model_load(wn_context *ctx, const char *path, const wn_model_load_options *options, wn_model **out) {
+  WN_CHECK_WORK(WN_POINTER(path), WN_POINTER(out));
   wn_model_load_options own = {0};
   *out = NULL;
   if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_model_load_options, options, &own));
@@ -78,17 +86,6 @@ wn_status wn_model_load_with(wn_context *ctx, const char *path, const wn_model_l
     return wn_fail(ctx, WN_ERR_ARGUMENT, "weights of wn_model_load_options is %d, and as_float asks for float32",
                    (int)own.weights);
   return load_any(ctx, path, &own, out);
-}
-
-wn_status wn_model_load(wn_context *ctx, const char *path, wn_model **out) {
-  WN_CHECK_WORK(WN_POINTER(path), WN_POINTER(out));
-  return wn_model_load_with(ctx, path, NULL, out);
-}
-
-wn_status wn_model_load_float(wn_context *ctx, const char *path, wn_model **out) {
-  WN_CHECK_WORK(WN_POINTER(path), WN_POINTER(out));
-  const wn_model_load_options options = {.size = sizeof options, .as_float = true};
-  return wn_model_load_with(ctx, path, &options, out);
 }
 
 wn_status wn_model_origin_read(wn_context *ctx, const char *path, wn_model_origin *out) {

@@ -84,7 +84,7 @@ bool wn_budgets_named(const char *name, wn_budgets *out) {
   WN_CHECK_OR(false, WN_POINTER(name), WN_POINTER(out));
   for (int i = 0; wn_budgets_named_at(i); i++) {
     if (strcmp(name, wn_budgets_named_at(i)) != 0) continue;
-    wn_policy_find(budgets_named[i].policy, &out->policy);
+    wn_policy_find(NULL, budgets_named[i].policy, &out->policy);
     for (int m = 0; m < wn_method_count(); m++)
       if (!strcmp(wn_method_name(m, NULL), budgets_named[i].method)) out->method = m;
     out->allot = budgets_named[i].allot;
@@ -118,11 +118,18 @@ static int budgets_groups(struct wn_field_group out[GROUPS_MAX]) {
   return n;
 }
 
-void wn_budgets_init(wn_budgets *budgets) {
-  WN_CHECK_OR(, WN_POINTER(budgets));
+/* The defaults of a file, whose policy is "selective" where it names none. */
+static void budgets_defaults(wn_budgets *budgets) {
   *budgets = (wn_budgets){.window = 32};
   for (int p = 0; p < wn_policy_count(); p++)
     if (wn_policy_row(p)->init) wn_policy_row(p)->init(budgets);
+}
+
+void wn_budgets_init(wn_budgets *budgets, const wn_attention_config *attention) {
+  WN_CHECK_OR(, WN_POINTER(budgets));
+  budgets_defaults(budgets);
+  const bool selective = attention && wn_policy_suits(budgets->policy, attention);
+  if (!selective) (void)wn_policy_find(NULL, "streaming", &budgets->policy);
 }
 
 bool wn_budgets_same_options(const wn_budgets *a, const wn_budgets *b) {
@@ -271,7 +278,7 @@ static wn_status budgets_read_over(wn_context *ctx, const char *path, json_t *ob
 
 wn_status wn_budgets_from_json(wn_context *ctx, const char *path, json_t *object, wn_budgets *out) {
   wn_budgets defaults;
-  wn_budgets_init(&defaults);
+  budgets_defaults(&defaults);
   return budgets_read_over(ctx, path, object, &defaults, out);
 }
 
@@ -291,7 +298,7 @@ static wn_status budgets_load(wn_context *ctx, const char *path, const wn_budget
 wn_status wn_budgets_load(wn_context *ctx, const char *path, wn_budgets *out) {
   WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
   wn_budgets defaults;
-  wn_budgets_init(&defaults);
+  budgets_defaults(&defaults);
   return budgets_load(ctx, path, &defaults, out);
 }
 

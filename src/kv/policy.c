@@ -2,6 +2,7 @@
 #include "base/misuse.h"
 #include "kv/policy.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "attention/registry.h"
@@ -33,14 +34,18 @@ const char *wn_policy_name(wn_policy policy) {
   return row ? row->info.name : "?";
 }
 
-bool wn_policy_find(const char *name, wn_policy *out) {
-  WN_CHECK_OR(false, WN_POINTER(name), WN_POINTER(out));
-  for (int p = 0; p < policy_rows_count; p++)
+wn_status wn_policy_find(wn_context *ctx, const char *name, wn_policy *out) {
+  WN_CHECK_CALL(WN_POINTER(name), WN_POINTER(out));
+  char names[400] = "";
+  for (int p = 0; p < policy_rows_count; p++) {
+    const size_t n = strlen(names);
     if (!strcmp(name, wn_policy_names[p])) {
       *out = p;
-      return true;
+      return WN_OK;
     }
-  return false;
+    snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", wn_policy_names[p]);
+  }
+  return wn_fail(ctx, WN_ERR_CONFIG, "there is no policy \"%.60s\": expected %s", name, names);
 }
 
 const char *wn_policy_option(wn_policy policy, int i, const char **help) {
@@ -60,7 +65,7 @@ bool wn_policy_suits(wn_policy policy, const wn_attention_config *config) {
 
 bool wn_policy_register(const struct wn_policy_row *row, wn_policy *out) {
   wn_policy taken;
-  if (policy_rows_count == WN_POLICY_OWN || wn_policy_find(row->info.name, &taken)) return false;
+  if (policy_rows_count == WN_POLICY_OWN || wn_policy_find(NULL, row->info.name, &taken) == WN_OK) return false;
   policy_rows[policy_rows_count] = row;
   wn_policy_names[policy_rows_count] = row->info.name;
   *out = policy_rows_count++;

@@ -1,6 +1,7 @@
 /* Logits of whole sequences, for analysis: a forward pass in groups of sequences; then the logits of all positions, or
  * of some at a time. */
 #include "base/misuse.h"
+#include "base/options.h"
 #include "model/workspace.h"
 
 #define GROUP_TOKENS 4096
@@ -100,30 +101,19 @@ static wn_status logits_of_batch(wn_context *ctx, struct wn_model *model, const 
   return status;
 }
 
-wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *tokens, const int32_t *doc_start, int64_t B,
-                          int64_t T, float *logits) {
+wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *tokens, int64_t B, int64_t T,
+                          const wn_logits_options *options, float *logits) {
   WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(tokens), WN_POINTER(logits));
-  return wn_model_logits_with_budgets(ctx, model, tokens, doc_start, B, T, NULL, logits);
-}
-
-wn_status wn_model_logits_with_budgets(wn_context *ctx, wn_model *model, const int32_t *tokens,
-                                       const int32_t *doc_start, int64_t B, int64_t T, const wn_budgets *budgets,
-                                       float *logits) {
-  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(tokens), WN_POINTER(logits));
-  return logits_of_batch(ctx, model, &(struct wn_batch){.B = B, .T = T, .tokens = tokens, .doc_start = doc_start},
-                         budgets, logits);
-}
-
-wn_status wn_model_logits_of_inputs(wn_context *ctx, wn_model *model, const wn_model_inputs *inputs,
-                                    const int32_t *tokens, int64_t B, int64_t T, const wn_budgets *budgets,
-                                    float *logits) {
-  WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_POINTER(inputs), WN_POINTER(tokens), WN_POINTER(logits));
+  wn_logits_options o = {0};
+  if (options) WN_TRY(WN_OPTIONS_READ(ctx, wn_logits_options, options, &o));
+  struct wn_batch batch = {.B = B, .T = T, .tokens = tokens, .doc_start = o.doc_start};
+  const wn_model_inputs *inputs = o.inputs;
+  if (!inputs) return logits_of_batch(ctx, model, &batch, o.budgets, logits);
   if (!model->encoder) return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: inputs for a model without an encoder");
-  if (!inputs || !inputs->tokens) return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: the inputs are NULL");
-  const int64_t S = inputs->S;
-  if (S > 0 && S <= model->config.encoder.context)
-    WN_TRY(wn_model_check_ids(ctx, model, "logits: input", inputs->tokens, B * S));
-  const struct wn_batch batch = {
-      .B = B, .T = T, .tokens = tokens, .S = S, .inputs = inputs->tokens, .input_count = inputs->count};
-  return logits_of_batch(ctx, model, &batch, budgets, logits);
+  if (!inputs->tokens || o.doc_start)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "logits: %s", o.doc_start ? "inputs with doc_start" : "the inputs are NULL");
+  if (inputs->S > 0 && inputs->S <= model->config.encoder.context)
+    WN_TRY(wn_model_check_ids(ctx, model, "logits: input", inputs->tokens, B * inputs->S));
+  batch.S = inputs->S, batch.inputs = inputs->tokens, batch.input_count = inputs->count;
+  return logits_of_batch(ctx, model, &batch, o.budgets, logits);
 }

@@ -29,6 +29,7 @@ void wn_model_make_strips(wn_context *ctx, struct wn_model *model) {
       model->backend->strips_make(&exec, part, row->shape[1], at);
       part->strips = at;
       at += bytes;
+      wn_loading_add(ctx, bytes);
       wn_map_release(part->data, wn_packed_part_bytes(part, row->shape[1]));
     }
   }

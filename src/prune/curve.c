@@ -31,7 +31,7 @@ const char *wn_prune_end_name(wn_prune_end end) {
 
 wn_status wn_prune_curve_init(wn_context *ctx, int64_t layers, int64_t context, int64_t step, wn_prune_curve *out) {
   memset(out, 0, sizeof *out);
-  wn_budgets_init(&out->budgets);
+  wn_budgets_init(&out->budgets, NULL);
   out->layers = layers;
   out->context = context;
   out->step = step;

@@ -100,7 +100,7 @@ static wn_status inputs_load_budgets(struct wn_report *r, struct wn_report_input
   if (!o->budgets) return WN_OK;
   if (policy < 0 && !wn_path_exists(o->budgets)) /* the first policy that suits the model */
     for (policy = 0; !wn_policy_suits(policy, &c->attention);) policy++;
-  wn_budgets_init(&in->budgets);
+  wn_budgets_init(&in->budgets, &c->attention);
   if (o->choices) in->budgets = *o->choices;
   if (policy >= 0) in->budgets.policy = (wn_policy)policy; /* budgets in bytes depend on the policy */
   in->budgets.cache = wn_cache_format_resolve(r->ctx, in->loaded, &in->budgets, WN_CACHE_AUTO);
@@ -157,7 +157,7 @@ wn_status wn_report_load_models(struct wn_report *r) {
   for (int i = 0; i < r->input_count; i++) {
     struct wn_report_input *in = &r->inputs[i];
     if (!in->model) continue;
-    WN_TRY(wn_model_load(r->ctx, in->path, &in->loaded));
+    WN_TRY(wn_model_load(r->ctx, in->path, NULL, &in->loaded));
     const wn_status status = wn_tokenizer_load(r->ctx, in->path, &in->tok);
     if (status == WN_ERR_MEMORY) return status;
     if (status != WN_OK) {

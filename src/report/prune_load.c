@@ -26,7 +26,7 @@ void wn_prune_comparison_loaded_clear(wn_prune_comparison *c) {
 
 static int prune_policy_named(const char *name) {
   wn_policy policy;
-  return wn_policy_find(name, &policy) ? policy : !strcmp(name, "none") ? -1 : -2;
+  return wn_policy_find(NULL, name, &policy) == WN_OK ? policy : !strcmp(name, "none") ? -1 : -2;
 }
 
 /* Reads accuracies; every result must have the tasks of the first. */

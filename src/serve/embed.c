@@ -48,7 +48,7 @@ bool wn_embed_request_read(const struct wn_serve_model *m, const char *body, siz
   json_t *value;
   *error = (struct wn_serve_error){0};
   *r = (struct wn_serve_request){.n = 1, .embed = {.wanted = true}};
-  wn_budgets_init(&r->budgets);
+  wn_budgets_init(&r->budgets, &wn_model_config_get(m->model)->attention);
   r->json = wn_serve_body(body, bytes, error);
   if (!r->json) return false;
   json_object_foreach(r->json, key, value) {

@@ -159,7 +159,7 @@ static void models_load(struct wn_models *all, struct wn_served *next) {
   if (served_is_large(next)) status = WN_ERR_MEMORY;
   next->state = WN_SERVED_LOADING;
   pthread_mutex_unlock(&all->lock);
-  wn_budgets_init(&budgets);
+  wn_budgets_init(&budgets, NULL);
   if (status == WN_OK) status = g->load(g->user, number, &next->ctx, &next->model, &next->tok, &budgets);
   if (status == WN_OK) status = wn_served_open(next->ctx, next, next->model, next->tok, &budgets);
   wn_budgets_clear(&budgets);
@@ -241,7 +241,7 @@ wn_status wn_models_open(wn_context *ctx, struct wn_models *all, const wn_server
     w->prefix.limit = o->prefix_memory;
     w->timeout = o->timeout;
     all->list[i].all = all;
-    wn_budgets_init(&all->list[i].budgets);
+    wn_budgets_init(&all->list[i].budgets, NULL);
   }
   for (int i = 0; i < WN_HTTP_THREADS; i++) WN_TRY(wn_context_create(&front, &all->fronts[i]));
   for (int i = 0; i < count; i++) { /* often a file's name, which may be any bytes */

@@ -256,7 +256,7 @@ static bool read_winnow(const struct reading *x, const json_t *value) {
       budget = number;
     } else if (!strcmp(key, "budgets") && text) {
       budget = text;
-    } else if (!strcmp(key, "policy") && text && wn_policy_find(text, &b->policy)) {
+    } else if (!strcmp(key, "policy") && text && wn_policy_find(NULL, text, &b->policy) == WN_OK) {
       how = policy = true;
     } else if (!strcmp(key, "window") && json_is_integer(option) && json_integer_value(option) > 0 &&
                json_integer_value(option) <= INT32_MAX) {
@@ -282,7 +282,7 @@ static bool read_winnow(const struct reading *x, const json_t *value) {
   if (window > 0) { /* a window, possibly with sinks, is a policy and a budget */
     if (budget || policy)
       return wn_serve_refuse(x->error, 400, "winnow", "winnow.window: budgets and policy say something else");
-    if (!wn_policy_find(sinks && b->sinks > 0 ? "streaming" : "window", &b->policy)) return false;
+    if (wn_policy_find(NULL, sinks && b->sinks > 0 ? "streaming" : "window", &b->policy) != WN_OK) return false;
     snprintf(number, sizeof number, "%lld", (long long)(window + (sinks ? b->sinks : 0)));
     budget = number;
   }
@@ -552,7 +552,7 @@ bool wn_serve_request_take(const struct wn_serve_model *m, bool chat, json_t *bo
                                  .repetition_penalty = o.repetition_penalty,
                                  .seed = -1,
                                  .json = body};
-  wn_budgets_init(&r->budgets);
+  wn_budgets_init(&r->budgets, &wn_model_config_get(m->model)->attention);
   json_object_foreach(r->json, key, value) {
     const struct field *f = request_field(key, chat);
     if (!f)

@@ -70,10 +70,10 @@ static bool running_admit(struct running *x, struct wn_serve_choice *c, wn_statu
   *status = WN_OK;
   if (!running_fits(w, c)) return false;
   if ((*status = choice_plan_drafts(w, w->model.ctx, &options, c)) != WN_OK) return false;
-  *status = wn_session_create_with(w->model.ctx, w->model.model, &options, &c->session);
+  *status = wn_session_create(w->model.ctx, w->model.model, &options, &c->session);
   if (*status == WN_ERR_MEMORY && w->prefix.counts.bytes > 0) { /* kept states of prompts give way */
     wn_prefix_shrink(&w->prefix, 0);
-    *status = wn_session_create_with(w->model.ctx, w->model.model, &options, &c->session);
+    *status = wn_session_create(w->model.ctx, w->model.model, &options, &c->session);
   }
   for (int i = 0; *status == WN_OK && i < c->prompt->pins.count; i++) {
     const struct wn_pin *pin = &c->prompt->pins.of[i];

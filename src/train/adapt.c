@@ -298,7 +298,7 @@ wn_status wn_adapt_recipe(wn_context *ctx, const char *model, const char *path, 
   char *text = NULL;
   json_t *its = NULL, *file = NULL;
   wn_recipe asked;
-  WN_TRY(wn_model_load(ctx, model, &given));
+  WN_TRY(wn_model_load(ctx, model, NULL, &given));
   const wn_model_config config = given->config;
   wn_model_destroy(given);
   WN_TRY(wn_model_config_json(ctx, &config, &text));

@@ -122,7 +122,7 @@ failed:
 
 wn_status wn_run_take_parameters(wn_context *ctx, const char *from, struct wn_model *model) {
   wn_model *given;
-  WN_TRY(wn_model_load_float(ctx, from, &given));
+  WN_TRY(wn_model_load(ctx, from, WN_OPTIONS(wn_model_load_options, .as_float = true), &given));
   const wn_status status = wn_adapt_start(ctx, from, given, NULL, model);
   wn_model_destroy(given);
   return status;

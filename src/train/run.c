@@ -152,7 +152,7 @@ static wn_status begin_model(struct run *r) {
   WN_TRY(open_folder(r));
   WN_TRY(wn_model_create(ctx, &r->recipe.model, r->recipe.train.seed, &r->model));
   if (!c->train.init[0]) return WN_OK;
-  WN_TRY(wn_model_load_float(ctx, c->train.init, &r->given));
+  WN_TRY(wn_model_load(ctx, c->train.init, WN_OPTIONS(wn_model_load_options, .as_float = true), &r->given));
   return wn_adapt_start(ctx, c->train.init, r->given, &c->train, r->model);
 }
 
@@ -167,7 +167,7 @@ static wn_status continue_model(struct run *r, const wn_recipe *recipe) {
   if (wn_tokenizer_file_of(r->dir)) take_tokenizer_beside(&r->recipe.data);
   WN_TRY(wn_run_prepare(ctx, &r->recipe, tokenizer_from(r->dir, &r->recipe.data), &r->tok));
   r->changed = recipe != NULL;
-  WN_TRY(wn_model_load_float(ctx, r->dir, &r->model));
+  WN_TRY(wn_model_load(ctx, r->dir, WN_OPTIONS(wn_model_load_options, .as_float = true), &r->model));
   return same_model(ctx, r->dir, &r->recipe.model, r->model);
 }
 

@@ -65,7 +65,7 @@ static wn_status check_config(wn_context *ctx, const wn_model *model, const wn_t
 }
 
 static wn_status open_budgets(wn_context *ctx, wn_trainer *t) {
-  wn_budgets_init(&t->target);
+  wn_budgets_init(&t->target, NULL);
   t->target.policy = t->config.prune.policy;
   WN_TRY(wn_budgets_parse(ctx, &t->model->config, t->config.prune.budgets, &t->target));
   WN_TRY(wn_budgets_check(ctx, &t->target, &t->model->config));

@@ -8,6 +8,7 @@
 #include "train/eval.h"
 #include "winnow/analyze.h"
 #include "reach.h"
+#include "policies.h"
 
 enum { L = 2, H = 4, HKV = 2, D = 6, T = 40, V = 256, ROWS = 4 * T, EARLY = 3 };
 static const char text[] =
@@ -171,7 +172,7 @@ static void test_survival(void **state) {
     wn_budgets budgets[POLICIES];
     const wn_budgets *list[POLICIES];
     for (int i = 0; i < POLICIES; i++) {
-      wn_budgets_init(&budgets[i]);
+      budgets_init(&budgets[i]);
       budgets[i].policy = policies[i], budgets[i].layers = L, budgets[i].tokens = tokens, budgets[i].sinks = SINKS;
       list[i] = &budgets[i];
     }

@@ -8,6 +8,7 @@
 #include "winnow/train.h"
 #include "winnow/selection.h"
 #include "reach.h"
+#include "policies.h"
 
 enum { T = 14, L = 2, H = 4, V = 13 };
 
@@ -147,7 +148,7 @@ static void test_budgets(void **state) {
   int32_t tokens[T];
   make_tokens(tokens, 4);
   wn_budgets budgets;
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   OK(ctx, wn_budgets_parse(ctx, &config, "4,6", &budgets));
   struct kept *k = calloc(1, sizeof *k);
   OK(ctx, selection_of(ctx, model, tokens, T, &budgets, false, keep, k, NULL));

@@ -4,6 +4,7 @@
 
 #include "winnow/analyze.h"
 #include "winnow/selection.h"
+#include "policies.h"
 
 enum { CONTEXT = 16, V = 16 };
 
@@ -62,7 +63,7 @@ static wn_status run_sweep(struct bench *b) {
 static wn_status run_survival(struct bench *b) {
   wn_survival_report *r = NULL;
   wn_budgets budgets;
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   wn_status status = wn_budgets_parse(b->ctx, wn_model_config_get(b->model), "4,6", &budgets);
   const wn_budgets *const list[] = {&budgets};
   const wn_analysis_input in = input_of(b);

@@ -31,7 +31,7 @@ static double loss_of(wn_context *ctx, const char *attention, const wn_tokenizer
 /* The next token, from a forward pass over everything. */
 static int32_t next(wn_context *ctx, struct wn_model *model, const int32_t *ids, int64_t n) {
   static float logits[T * V];
-  OK(ctx, wn_model_logits(ctx, model, ids, NULL, 1, n, logits));
+  OK(ctx, wn_model_logits(ctx, model, ids, 1, n, NULL, logits));
   int32_t best = 0;
   for (int32_t i = 1; i < V; i++)
     if (logits[(n - 1) * V + i] > logits[(n - 1) * V + best]) best = i;

@@ -124,7 +124,7 @@ static void views(void **state) {
   assert_false(wn_session_takes_cache_position_blocks(&by_place));
   wn_session *session = NULL;
   wn_session_options options = {.size = sizeof options, .sequences = 1, .cache = WN_CACHE_FLOAT};
-  refused(wn_session_create_with(ctx, model, &options, &session), "backend cpu");
+  refused(wn_session_create(ctx, model, &options, &session), "backend cpu");
   /* A forward pass as in training and evaluation, and one by cache positions. */
   int64_t tokens = 9;
   const wn_budgets budgets = {.policy = WN_POLICY_STREAMING, .layers = 1, .tokens = &tokens, .cache_positions = true};

@@ -44,7 +44,7 @@ static void work(FILE *out) {
       fwrite(&p.loss, sizeof p.loss, 1, out);
       fwrite(&p.grad_norm, sizeof p.grad_norm, 1, out);
     }
-    OK(ctx, wn_session_create(ctx, model, 1, 16, &session));
+    OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 16), &session));
     for (int t = 0; t < 16; t += t < 8 ? 8 : 1) {
       OK(ctx, wn_session_feed(ctx, session, x.ids + t, t < 8 ? 8 : 1, 0, logits));
       fwrite(logits, sizeof logits, 1, out);

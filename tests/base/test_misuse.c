@@ -29,6 +29,7 @@ enum { ROWS = sizeof rows / sizeof *rows };
 
 /* Where NULL is allowed or gets another status. */
 static const char *const allowed[] = {"wn_context_create.options",
+                                      "wn_allocator_set.allocator",
                                       "wn_eval.options",
                                       "wn_eval_text.options",
                                       "wn_eval_tokens.options",
@@ -37,11 +38,10 @@ static const char *const allowed[] = {"wn_context_create.options",
                                       "wn_analyze_sweep.input",
                                       "wn_analyze_meaning.options",
                                       "wn_analyze_selection.loss",
-                                      "wn_session_create_with_budgets.budgets",
-                                      "wn_model_logits.doc_start",
-                                      "wn_model_logits_with_budgets.budgets",
-                                      "wn_model_logits_with_budgets.doc_start",
-                                      "wn_model_logits_of_inputs.budgets",
+                                      "wn_model_logits.options",
+                                      "wn_session_create.options",
+                                      "wn_session_copy.rows",
+                                      "wn_budgets_init.attention",
                                       "wn_session_feed.logits",
                                       "wn_session_encode.input_count",
                                       "wn_session_embed.options",
@@ -69,7 +69,7 @@ static const char *const allowed[] = {"wn_context_create.options",
                                       "wn_report_save.out",
                                       "wn_data_source_batch.doc_start",
                                       "wn_trainer_step.doc_start",
-                                      "wn_model_load_with.options",
+                                      "wn_model_load.options",
                                       "wn_token_file_write.layout",
                                       "wn_trainer_step.progress",
                                       "wn_safetensors_write.metadata",
@@ -118,7 +118,8 @@ static void good_init(void) {
   t.batch = t.accumulate = 1, t.context = 8;
   r.data.kind = WN_DATA_COPY, r.data.values = 4, r.data.max_length = 2;
   assert_ok(good.ctx, wn_model_create(good.ctx, &c, 1, &good.model));
-  assert_ok(good.ctx, wn_session_create(good.ctx, good.model, 1, 8, &good.session));
+  assert_ok(good.ctx,
+            wn_session_create(good.ctx, good.model, WN_OPTIONS(wn_session_options, .capacity = 8), &good.session));
   assert_ok(good.ctx, wn_tokenizer_load(good.ctx, "bytes", &good.tok));
   assert_ok(good.ctx, wn_data_source_create(good.ctx, &r.data, "val", 8, 256, &good.source));
   assert_ok(good.ctx, wn_gguf_values_create(good.ctx, &good.values));
@@ -165,7 +166,7 @@ static void good_values(const struct row *r, union value *x) {
     if (r->parameter[i].size) memcpy(x[i].p, &r->parameter[i].size, sizeof(size_t));
     if (!strcmp(type, "const wn_model_config *") || !strcmp(type, "wn_model_config *")) wn_model_config_init(x[i].p);
     if (!strcmp(type, "const wn_recipe *")) wn_recipe_init(x[i].p);
-    if (!strcmp(type, "const wn_budgets *")) wn_budgets_init(x[i].p);
+    if (!strcmp(type, "const wn_budgets *")) wn_budgets_init(x[i].p, NULL);
   }
 }
 
@@ -277,14 +278,14 @@ static void test_sentences(void **state) {
   const float none[] = {-INFINITY, -INFINITY}, nan[] = {0, NAN};
   wn_sampling s;
   wn_sampling_init(&s);
-  assert_refused(good.ctx, wn_model_load(good.ctx, NULL, &model), WN_ERR_ARGUMENT, "wn_model_load: path is NULL");
+  assert_refused(good.ctx, wn_model_load(good.ctx, NULL, NULL, &model), WN_ERR_ARGUMENT, "wn_model_load: path is NULL");
   assert_refused(good.ctx, wn_sample(good.ctx, none, 2, NULL, 0, &token), WN_ERR_ARGUMENT,
                  "wn_sample: sampling is NULL");
   assert_refused(good.ctx, wn_sample(good.ctx, none, 2, &s, 0, &token), WN_ERR_ARGUMENT, "all 2 logits are -inf");
   assert_refused(good.ctx, wn_sample(good.ctx, nan, 2, &s, 0, &token), WN_ERR_ARGUMENT, "logit 1 is nan");
   assert_null(wn_chat_template_recognise(NULL));
   wn_session *session;
-  assert_ok(good.ctx, wn_session_create(good.ctx, good.model, 1, 8, &session));
+  assert_ok(good.ctx, wn_session_create(good.ctx, good.model, WN_OPTIONS(wn_session_options, .capacity = 8), &session));
   wn_session_destroy(session);
   assert_refused(good.ctx, wn_session_feed(good.ctx, session, &token, 1, 0, NULL), WN_ERR_ARGUMENT,
                  "wn_session_feed: session was destroyed");

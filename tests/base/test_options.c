@@ -113,7 +113,7 @@ static void test_every_function_asks_for_the_size(void **state) {
   REFUSED(ctx, wn_data_prepare_options, wn_data_prepare(ctx, &zero, &prepared));
   REFUSED(ctx, wn_eval_options, wn_eval(ctx, model, NULL, &zero, &eval));
   REFUSED(ctx, wn_eval_options, wn_eval_text(ctx, model, tok, "text", 4, &zero, &eval));
-  REFUSED(ctx, wn_session_options, wn_session_create_with(ctx, model, &zero, &session));
+  REFUSED(ctx, wn_session_options, wn_session_create(ctx, model, &zero, &session));
   REFUSED(ctx, wn_convert_options, wn_model_convert(ctx, "nowhere", "nowhere.gguf", &zero, NULL));
   REFUSED(ctx, wn_prune_options, wn_prune_search(ctx, model, &zero, "nowhere", false, NULL, NULL, NULL));
   REFUSED(ctx, wn_prune_compare_options, wn_prune_compare(ctx, &zero, NULL, NULL, &comparison));

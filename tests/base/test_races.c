@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "winnow/winnow.h"
+#include "policies.h"
 
 enum { B = 2, T = 96, V = 300, STEPS = 2, DECODED = 3, PAIR = 2 };
 
@@ -38,7 +39,7 @@ static wn_status job_decode(wn_context *ctx, wn_model *model, const struct job *
                                       .capacity = T,
                                       .budgets = budgets,
                                       .cache = j->half ? WN_CACHE_HALF : WN_CACHE_FLOAT};
-  wn_status status = wn_session_create_with(ctx, model, &options, &session);
+  wn_status status = wn_session_create(ctx, model, &options, &session);
   if (status == WN_OK) status = wn_session_feed(ctx, session, ids, T - DECODED, 32, logits);
   for (int t = T - DECODED; t < T && status == WN_OK; t++)
     status = wn_session_feed(ctx, session, ids + t, 1, 0, logits);
@@ -54,7 +55,7 @@ static wn_status job_work(wn_context *ctx, struct job *j) {
   int32_t ids[B * T], targets[B * T];
   for (int i = 0; i < B * T; i++) ids[i] = i * 7919 % V, targets[i] = (i * 7919 + 7919) % V;
   wn_recipe_init(&recipe);
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   wn_model_config *c = &recipe.model;
   c->vocab_size = V, c->context = T, c->layers = 2, c->width = 64, c->heads = 4, c->kv_heads = 2;
   recipe.train.batch = B, recipe.train.steps = STEPS, recipe.train.warmup = 0, recipe.train.context = T;
@@ -67,7 +68,7 @@ static wn_status job_work(wn_context *ctx, struct job *j) {
     status = wn_trainer_step(ctx, trainer, ids, targets, NULL, &progress);
     j->loss[i] = progress.loss;
   }
-  if (status == WN_OK) status = wn_model_logits(ctx, model, ids, NULL, B, T, j->logits);
+  if (status == WN_OK) status = wn_model_logits(ctx, model, ids, B, T, NULL, j->logits);
   if (status == WN_OK) status = job_decode(ctx, model, j, NULL, ids, j->cached);
   budgets.policy = j->policy;
   if (status == WN_OK) status = wn_budgets_parse(ctx, c, "24,16", &budgets);

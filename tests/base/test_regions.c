@@ -150,7 +150,7 @@ static void place_of(struct place *p, int threads) {
   c.width = 96, c.ffn_width = 200; /* products large enough to be divided */
   p->ctx = context_of("cpu", threads);
   p->model = model_of(p->ctx, &c, WN_F32);
-  OK(p->ctx, wn_session_create(p->ctx, p->model, 1, c.context, &p->session));
+  OK(p->ctx, wn_session_create(p->ctx, p->model, WN_OPTIONS(wn_session_options, .capacity = c.context), &p->session));
 }
 static void place_clear(struct place *p) {
   wn_session_destroy(p->session);
@@ -273,14 +273,13 @@ static void test_unloaded(void **state) {
     wn_status (*create)(const wn_context_options *, wn_context **) =
         (wn_status(*)(const wn_context_options *, wn_context **))dlsym(library, "wn_context_create");
     void (*destroy)(wn_context *) = (void (*)(wn_context *))dlsym(library, "wn_context_destroy");
-    wn_status (*load)(wn_context *, const char *, struct wn_model **) =
-        (wn_status(*)(wn_context *, const char *, struct wn_model **))dlsym(library, "wn_model_load");
+    __typeof__(&wn_model_load) load = (__typeof__(&wn_model_load))dlsym(library, "wn_model_load");
     void (*unload)(struct wn_model *) = (void (*)(struct wn_model *))dlsym(library, "wn_model_destroy");
     assert_true(create && destroy && load && unload);
     wn_context *ctx = NULL;
     struct wn_model *model = NULL;
     assert_int_equal(create(&(wn_context_options){.size = sizeof(wn_context_options), .threads = TEAM}, &ctx), WN_OK);
-    assert_int_equal(load(ctx, WN_TEST_DIR "/released/0.2.0/llama", &model),
+    assert_int_equal(load(ctx, WN_TEST_DIR "/released/0.2.0/llama", NULL, &model),
                      WN_OK); /* checks the file's checksums with all threads */
     assert_true(threads_of_process() > before);
     unload(model);

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "winnow/train.h"
+#include "policies.h"
 
 enum { T = 16, V = 13, STEPS = 6, THREADS = 3 };
 
@@ -46,7 +47,7 @@ static wn_status work(struct job *j, wn_context *ctx) {
     status = wn_trainer_step(ctx, trainer, x.ids, x.targets, NULL, &p);
     j->loss[i] = (float)p.loss;
   }
-  if (status == WN_OK) status = wn_session_create(ctx, model, 1, T, &session);
+  if (status == WN_OK) status = wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = T), &session);
   if (status == WN_OK) status = wn_session_feed(ctx, session, x.ids, T - 3, 0, j->logits);
   for (int t = T - 3; t < T && status == WN_OK; t++) status = wn_session_feed(ctx, session, x.ids + t, 1, 0, j->logits);
   wn_session_destroy(session);
@@ -103,11 +104,13 @@ static void test_sessions_of_one_model(void **state) {
   wn_budgets budgets;
   wn_session *s[3];
   tokens_of(&x, 2, T, V, false);
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   OK(ctx, wn_budgets_parse(ctx, &c, "4,6", &budgets));
   for (int turns = 0; turns < 2; turns++) {
     for (int i = 0; i < 3; i++)
-      OK(ctx, wn_session_create_with_budgets(ctx, model, 1, T, i == 1 ? &budgets : NULL, &s[i]));
+      OK(ctx,
+         wn_session_create(ctx, model,
+                           WN_OPTIONS(wn_session_options, .capacity = T, .budgets = i == 1 ? &budgets : NULL), &s[i]));
     if (turns == 0)
       for (int i = 0; i < 3; i++)
         for (int t = 0; t < T; t++) OK(ctx, wn_session_feed(ctx, s[i], x.ids + i + t, 1, 0, alone[i]));
@@ -144,11 +147,12 @@ static void *read_model(void *user) {
   float whole[2 * T * V];
   tokens_of(&x, 2, T, V, false);
   r->status = wn_context_create(&options, &ctx);
-  if (r->status == WN_OK) r->status = wn_session_create(ctx, r->model, 1, T, &session);
+  if (r->status == WN_OK)
+    r->status = wn_session_create(ctx, r->model, WN_OPTIONS(wn_session_options, .capacity = T), &session);
   if (r->status == WN_OK) r->status = wn_session_feed(ctx, session, x.ids + r->which, T - 2, 0, r->logits[0]);
   for (int t = T - 2; t < T && r->status == WN_OK; t++)
     r->status = wn_session_feed(ctx, session, x.ids + r->which + t, 1, 0, r->logits[0]);
-  if (r->status == WN_OK) r->status = wn_model_logits(ctx, r->model, x.ids, NULL, 2, T, whole);
+  if (r->status == WN_OK) r->status = wn_model_logits(ctx, r->model, x.ids, 2, T, NULL, whole);
   memcpy(r->logits[1], whole, sizeof r->logits[1]);
   wn_session_destroy(session);
   wn_context_destroy(ctx);

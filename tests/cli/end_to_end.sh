@@ -281,7 +281,7 @@ grep -q 'cache' err && pass "the cache's bytes are told" || fail "the cache's by
 refuses "budgets that are none" 1 'neither a number' "${greedy[@]}" --budgets many
 refuses "budgets of another depth" 1 'the model has 2 layers' "${greedy[@]}" --budgets 3,4,5
 refuses "a budget of nothing" 1 'at least 1' "${greedy[@]}" --budgets 0
-refuses "a policy for another model" 1 'selective attention; without it: h2o' generate --model dense --prompt x --budgets 4
+refuses "a policy for another model" 1 'selective attention; without it: h2o' generate --model dense --prompt x --budgets 4 --policy selective
 json "eval without budgets" '.budgets == null' eval --model whole
 whole_loss=$(jq .loss out)
 json "eval under budgets of the context" ".loss == $whole_loss and .budgets.saving == 1" eval --model whole --budgets 32

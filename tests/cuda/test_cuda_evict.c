@@ -10,6 +10,7 @@
 #include "cuda/emulate_api.h"
 #include "kv/policy.h"
 #include "ops/evict.h"
+#include "policies.h"
 
 enum { B = 2, P = 3, N_MAX = 40, CAPACITY = 41, VOTES = 5, ROWS = 2, WIDTH = 3 };
 
@@ -114,8 +115,8 @@ static void test_keys(void **state) {
   int differ = 0;
   for (uint64_t seed = 0; seed < 24; seed++) {
     wn_budgets budgets;
-    wn_budgets_init(&budgets);
-    assert_true(wn_policy_find(names[seed % 2], &budgets.policy));
+    budgets_init(&budgets);
+    assert_int_equal(wn_policy_find(NULL, names[seed % 2], &budgets.policy), WN_OK);
     const int64_t N = 1 + (int64_t)wn_random_below(seed, WN_STREAM_TEST, 1, 1, N_MAX), row = 60;
     const bool half = seed % 3 == 0;
     memset(want, 0, sizeof *want);

@@ -6,6 +6,7 @@
 #include "backends/cuda/cuda.h"
 #include "cuda/emulate_api.h"
 #include "ops/evictions.h"
+#include "policies.h"
 
 static void whole(wn_policy policy, uint64_t from, uint64_t to, uint64_t by) {
   const struct place device = {wn_backend_cuda_table(), WN_F32, 1};
@@ -133,7 +134,7 @@ static void piece_check(wn_policy policy, uint64_t seed, int *gone) {
   const bool selective = policy == WN_POLICY_SELECTIVE || seed % 2;
   int64_t tokens = 1;
   wn_budgets x;
-  wn_budgets_init(&x);
+  budgets_init(&x);
   x.policy = policy, x.layers = 1, x.tokens = &tokens, x.seed = seed, x.sinks = (int64_t)(seed % 4), x.recent = 0.25;
   x.snapkv.rows = 5, x.snapkv.neighbours = (int64_t)(seed % 4), x.snapkv.pool = seed % 3 ? WN_POOL_MAX : WN_POOL_MEAN;
   struct piece want = {0}, got = {0};

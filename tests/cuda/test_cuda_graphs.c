@@ -10,6 +10,7 @@
 #include "winnow/kv.h"
 #include "winnow/model.h"
 #include "winnow/session_group.h"
+#include "policies.h"
 
 enum { V = 16, PROMPT = 3, STEPS = 13, COUNTED = 4, STREAMS_MAX = 9, SESSIONS_MAX = 3 };
 
@@ -67,17 +68,17 @@ static wn_model *make_model(bool selective) {
 static wn_session *make_session(wn_model *model, const struct graph_case *k, wn_session_group *group) {
   wn_budgets budgets;
   wn_session *session;
-  wn_budgets_init(&budgets);
-  if (k->policy) assert_true(wn_policy_find(k->policy, &budgets.policy));
+  budgets_init(&budgets);
+  if (k->policy) assert_int_equal(wn_policy_find(NULL, k->policy, &budgets.policy), WN_OK);
   if (k->policy) must(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), "6", &budgets));
-  must(ctx, wn_session_create_with(ctx, model,
-                                   &(wn_session_options){.size = sizeof(wn_session_options),
-                                                         .sequences = k->streams,
-                                                         .capacity = 48,
-                                                         .budgets = k->policy ? &budgets : NULL,
-                                                         .cache = k->half ? WN_CACHE_HALF : WN_CACHE_FLOAT,
-                                                         .group = group},
-                                   &session));
+  must(ctx, wn_session_create(ctx, model,
+                              &(wn_session_options){.size = sizeof(wn_session_options),
+                                                    .sequences = k->streams,
+                                                    .capacity = 48,
+                                                    .budgets = k->policy ? &budgets : NULL,
+                                                    .cache = k->half ? WN_CACHE_HALF : WN_CACHE_FLOAT,
+                                                    .group = group},
+                              &session));
   wn_budgets_clear(&budgets);
   return session;
 }

@@ -92,7 +92,7 @@ static void test_decoding(void **state) {
     shape(&r, s);
     begin(&b, &r, "cuda", WN_F32);
     float *logits = malloc((size_t)b.recipe.model.vocab_size * sizeof *logits);
-    must(b.ctx, wn_session_create(b.ctx, b.model, 1, 0, &session));
+    must(b.ctx, wn_session_create(b.ctx, b.model, NULL, &session));
     must(b.ctx, wn_session_feed(b.ctx, session, (const int32_t[]){1, 2, 3}, 3, 0, logits));
     for (int32_t token = 4; token < 7; token++) /* the first token tries cuBLASLt's shapes, the third makes a graph */
       must(b.ctx, wn_session_feed(b.ctx, session, &token, 1, 0, logits));

@@ -37,8 +37,8 @@ static void member_add(wn_context *ctx, wn_model *model, const wn_budgets *budge
   struct member *m = &out->of[out->count];
   const wn_session_options options = {
       .size = sizeof options, .sequences = 1, .capacity = CONTEXT, .budgets = budgets, .cache = cache};
-  if (out->count == MOST || wn_session_create_with(ctx, model, &options, &m->alone) != WN_OK) return;
-  OK(ctx, wn_session_create_with(ctx, model, &options, &m->together));
+  if (out->count == MOST || wn_session_create(ctx, model, &options, &m->alone) != WN_OK) return;
+  OK(ctx, wn_session_create(ctx, model, &options, &m->together));
   if (!budgets) OK(ctx, wn_session_ahead_open(ctx, m->together, GUESSES));
   for (int i = 0; i < 2; i++) m->states[i] = malloc((size_t)(CONTEXT * model->config.width) * sizeof(double));
   out->count++;

@@ -7,6 +7,7 @@
 #include "decode/snapshot.h"
 #include "support.h"
 #include "winnow/generate.h"
+#include "policies.h"
 
 enum { V = 13, HEAD = 32, PROMPT = 70, STEPS = 6, CONTEXT = 96 };
 
@@ -23,13 +24,13 @@ static wn_session *session_with(wn_context *ctx, wn_model *model, const char *na
                                 const char *budget, int64_t sequences, wn_cache_format format) {
   wn_budgets b;
   wn_session *s;
-  wn_budgets_init(&b);
-  if (budget && !wn_budgets_named(name, &b)) assert_true(wn_policy_find(name, &b.policy));
+  budgets_init(&b);
+  if (budget && !wn_budgets_named(name, &b)) assert_int_equal(wn_policy_find(NULL, name, &b.policy), WN_OK);
   if (budget && options) OK(ctx, wn_budgets_set(ctx, options, &b));
   if (budget) OK(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), budget, &b));
   const wn_session_options o = {
       .size = sizeof o, .sequences = sequences, .capacity = CONTEXT, .budgets = budget ? &b : NULL, .cache = format};
-  OK(ctx, wn_session_create_with(ctx, model, &o, &s));
+  OK(ctx, wn_session_create(ctx, model, &o, &s));
   wn_budgets_clear(&b);
   return s;
 }
@@ -101,7 +102,7 @@ static void check_kind(wn_context *ctx, wn_context *one, const struct kind *k, w
   read_prompt(ctx, s, 1);
   if (!compresses) OK(ctx, wn_snapshot_take(ctx, s, PROMPT, &x));
   if (compresses) OK(ctx, wn_session_compress(ctx, s));
-  if (!compresses) OK(ctx, wn_session_copy(ctx, copy, s));
+  if (!compresses) OK(ctx, wn_session_copy(ctx, copy, s, NULL));
   go_on(ctx, s, 1, alone);
   if (!compresses) {
     go_on(ctx, copy, 1, other);
@@ -174,18 +175,17 @@ static void test_refused(void **state) {
   wn_model *model = model_with(ctx, NULL, 48);
   wn_session *s = NULL;
   wn_session_options o = {.size = sizeof o, .sequences = 1, .cache = WN_CACHE_Q8_0};
-  assert_refused(ctx, wn_session_create_with(ctx, model, &o, &s), WN_ERR_UNSUPPORTED,
+  assert_refused(ctx, wn_session_create(ctx, model, &o, &s), WN_ERR_UNSUPPORTED,
                  "a cache in q8_0 cannot be combined with heads that are not a multiple of 32");
   o.cache = WN_CACHE_Q4_0;
-  assert_refused(ctx, wn_session_create_with(ctx, model, &o, &s), WN_ERR_UNSUPPORTED, "a cache in q4_0");
+  assert_refused(ctx, wn_session_create(ctx, model, &o, &s), WN_ERR_UNSUPPORTED, "a cache in q4_0");
   o.cache = WN_CACHE_HALF;
-  OK(ctx, wn_session_create_with(ctx, model, &o, &s));
+  OK(ctx, wn_session_create(ctx, model, &o, &s));
   wn_session_destroy(s);
   wn_model_destroy(model);
   model = model_with(ctx, "{\"strided\":4}", HEAD);
   o.cache = WN_CACHE_Q8_0;
-  assert_refused(ctx, wn_session_create_with(ctx, model, &o, &s), WN_ERR_UNSUPPORTED,
-                 "cannot be combined with strided");
+  assert_refused(ctx, wn_session_create(ctx, model, &o, &s), WN_ERR_UNSUPPORTED, "cannot be combined with strided");
   wn_model_destroy(model);
   wn_context_destroy(ctx);
 }

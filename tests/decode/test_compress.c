@@ -10,6 +10,7 @@
 #include "kv/policy.h"
 #include "support.h"
 #include "winnow/generate.h"
+#include "policies.h"
 
 enum { V = 13, L = 2, HKV = 2, MOST = 96, ROWS = 6 };
 
@@ -29,11 +30,12 @@ static wn_session *session_with(wn_context *ctx, wn_model *model, const char *po
                                 const char *budget, int64_t sequences) {
   wn_budgets b;
   wn_session *s;
-  wn_budgets_init(&b);
-  if (!wn_budgets_named(policy, &b)) assert_true(wn_policy_find(policy, &b.policy));
+  budgets_init(&b);
+  if (!wn_budgets_named(policy, &b)) assert_int_equal(wn_policy_find(NULL, policy, &b.policy), WN_OK);
   OK(ctx, wn_budgets_set(ctx, options, &b));
   OK(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), budget, &b));
-  OK(ctx, wn_session_create_with_budgets(ctx, model, sequences, MOST, &b, &s));
+  OK(ctx, wn_session_create(
+              ctx, model, WN_OPTIONS(wn_session_options, .sequences = sequences, .capacity = MOST, .budgets = &b), &s));
   wn_budgets_clear(&b);
   return s;
 }
@@ -197,10 +199,10 @@ static void check_scores(wn_context *ctx, wn_model *model, int rule, bool heads,
   snprintf(budget, sizeof budget, "%d", K);
   snprintf(options, sizeof options, "when=%s,snapkv.rows=%d,per_kv_head=%s", number % 2 ? "prompt" : "hold", ROWS,
            heads ? "true" : "false");
-  wn_budgets_init(&b);
+  budgets_init(&b);
   b.policy = WN_POLICY_OWN, b.own = &own, b.per_kv_head = heads, b.when = WN_WHEN_PROMPT;
   OK(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), budget, &b));
-  OK(ctx, wn_session_create_with_budgets(ctx, model, 1, MOST, &b, &shown));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = MOST, .budgets = &b), &shown));
   read_in_pieces(ctx, shown, seed, ids, n);
   OK(ctx, wn_session_compress(ctx, shown));
   s = session_with(ctx, model, rule_names[rule], options, budget, 1);
@@ -282,10 +284,10 @@ static void repeated_by_definition(wn_context *ctx, wn_model *model, const int32
   wn_own_policy own = {.size = sizeof own, .needs = WN_OWN_SUMS, .rows = r.rows, .score = repeated_weights, .user = &r};
   wn_budgets b;
   wn_session *s;
-  wn_budgets_init(&b);
+  budgets_init(&b);
   b.policy = WN_POLICY_OWN, b.own = &own, b.per_kv_head = true, b.when = WN_WHEN_PROMPT;
   OK(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), "9", &b));
-  OK(ctx, wn_session_create_with_budgets(ctx, model, 1, 3 * MOST, &b, &s));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 3 * MOST, .budgets = &b), &s));
   OK(ctx, wn_session_feed(ctx, s, text, count, 0, NULL));
   OK(ctx, wn_session_compress(ctx, s));
   wn_session_destroy(s);
@@ -411,7 +413,7 @@ static void test_whole_budget(void **state) {
   float wanted[V], found[V];
   random_text(8, ids, MOST);
   wn_session *plain;
-  OK(ctx, wn_session_create(ctx, model, 1, MOST, &plain));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = MOST), &plain));
   OK(ctx, wn_session_feed(ctx, plain, ids, 50, 0, NULL));
   for (int t = 50; t < 60; t++) OK(ctx, wn_session_feed(ctx, plain, ids + t, 1, 0, wanted));
   for (size_t p = 0; p < sizeof policies / sizeof *policies; p++) {
@@ -442,11 +444,11 @@ static void test_memory(void **state) {
   wn_session *s;
   int32_t ids[1024];
   random_text(6, ids, 1024);
-  wn_budgets_init(&b);
-  assert_true(wn_policy_find("knorm", &b.policy));
+  budgets_init(&b);
+  assert_int_equal(wn_policy_find(NULL, "knorm", &b.policy), WN_OK);
   b.when = WN_WHEN_PROMPT;
   OK(ctx, wn_budgets_parse(ctx, &c, "64", &b));
-  OK(ctx, wn_session_create_with_budgets(ctx, model, 1, 2048, &b, &s));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 2048, .budgets = &b), &s));
   const size_t each = wn_session_kv_bytes(s) / 64; /* an empty cache has a block of 64 tokens */
   OK(ctx, wn_session_feed(ctx, s, ids, 1000, 0, NULL));
   assert_int_equal(wn_session_kv_bytes(s) / each, 1024);
@@ -616,7 +618,7 @@ static void test_copies(void **state) {
       OK(ctx, wn_session_feed(ctx, copy, ids, 30, 0, NULL)); /* it forgets this */
       OK(ctx, wn_session_feed(ctx, s, ids, 64, 0, NULL));
       OK(ctx, wn_session_compress(ctx, s));
-      OK(ctx, wn_session_copy(ctx, copy, s));
+      OK(ctx, wn_session_copy(ctx, copy, s, NULL));
       continue_with(ctx, s, ids + 64, first);
       continue_with(ctx, copy, ids + 64, second);
       if (memcmp(first, second, sizeof first) != 0) fail_msg("%s, %s: a copy differs", kinds[i][0], kinds[i][1]);
@@ -682,8 +684,8 @@ static void test_refusals(void **state) {
   };
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     wn_budgets b;
-    wn_budgets_init(&b);
-    if (!wn_budgets_named(bad[i].policy, &b)) assert_true(wn_policy_find(bad[i].policy, &b.policy));
+    budgets_init(&b);
+    if (!wn_budgets_named(bad[i].policy, &b)) assert_int_equal(wn_policy_find(NULL, bad[i].policy, &b.policy), WN_OK);
     OK(ctx, wn_budgets_set(ctx, bad[i].options, &b));
     OK(ctx, wn_budgets_parse(ctx, c, bad[i].budget, &b));
     const wn_status status = wn_budgets_check(ctx, &b, c);
@@ -695,15 +697,15 @@ static void test_refusals(void **state) {
   wn_session *s;
   int32_t ids[20] = {0};
   float logits[20 * V];
-  wn_budgets_init(&b);
+  budgets_init(&b);
   b.when = WN_WHEN_PROMPT;
-  assert_true(wn_policy_find("knorm", &b.policy));
+  assert_int_equal(wn_policy_find(NULL, "knorm", &b.policy), WN_OK);
   assert_refused(ctx, wn_budgets_parse(ctx, c, "101%", &b), WN_ERR_CONFIG, "at most 100%");
   assert_refused(ctx, wn_budgets_parse(ctx, c, "0%", &b), WN_ERR_CONFIG, "above 0");
   OK(ctx, wn_budgets_parse(ctx, c, "9", &b));
-  assert_refused(ctx, wn_model_logits_with_budgets(ctx, model, ids, NULL, 1, 20, &b, logits), WN_ERR_UNSUPPORTED,
-                 "no place where a context ends");
-  OK(ctx, wn_session_create_with_budgets(ctx, model, 1, MOST, &b, &s));
+  assert_refused(ctx, wn_model_logits(ctx, model, ids, 1, 20, WN_OPTIONS(wn_logits_options, .budgets = &b), logits),
+                 WN_ERR_UNSUPPORTED, "no place where a context ends");
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = MOST, .budgets = &b), &s));
   assert_refused(ctx, wn_session_compress(ctx, s), WN_ERR_ARGUMENT, "nothing has been fed");
   wn_session_destroy(s);
   s = session_with(ctx, model, "ada-snapkv", "when=prompt", "9", 2);

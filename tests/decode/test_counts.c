@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <string.h>
 #include "winnow/generate.h"
+#include "policies.h"
 
 enum { DOCUMENTS = 3, DRAWN = 12, LONGEST = 40, CELLS = 12, V = 31 };
 
@@ -30,7 +31,7 @@ static void golden_open(struct golden *g, const char *backend) {
   memset(g, 0, sizeof *g);
   assert_int_equal(wn_context_create(&options, &g->ctx), WN_OK);
   snprintf(path, sizeof path, "%s/golden/counts", WN_TEST_DIR);
-  assert_ok(g->ctx, wn_model_load(g->ctx, path, &g->model));
+  assert_ok(g->ctx, wn_model_load(g->ctx, path, NULL, &g->model));
   snprintf(path, sizeof path, "%s/golden/counts/expected.safetensors", WN_TEST_DIR);
   assert_ok(g->ctx, wn_safetensors_open(g->ctx, path, &file));
   take(file, "prompts", g->prompts, sizeof g->prompts);
@@ -80,8 +81,8 @@ static void check_documents(const char *backend, const char *budget) {
     wn_generate_result result;
     struct pieces p = {&g, d};
     for (int i = 0; i < LONGEST; i++) control[i] = g.control[d][i] && g.prompts[d][i] != 7;
-    wn_budgets_init(&budgets);
-    assert_true(wn_policy_find("h2o", &budgets.policy));
+    budgets_init(&budgets);
+    assert_int_equal(wn_policy_find(NULL, "h2o", &budgets.policy), WN_OK);
     budgets.per_kv_head = budget && strchr(budget, ':');
     wn_generate_options_init(&o, sizeof o);
     if (budget) assert_ok(g.ctx, wn_budgets_parse(g.ctx, wn_model_config_get(g.model), budget, &budgets));
@@ -123,7 +124,7 @@ static void test_pieces_of_a_prompt(void **state) {
     wn_session *s;
     int32_t counts[CELLS];
     int64_t context, content;
-    assert_ok(g.ctx, wn_session_create_with(g.ctx, g.model, &options, &s));
+    assert_ok(g.ctx, wn_session_create(g.ctx, g.model, &options, &s));
     for (int64_t i = 0; i < g.length[1]; i++)
       if (g.control[1][i]) assert_ok(g.ctx, wn_session_mark_control(g.ctx, s, 0, i, 1));
     assert_ok(g.ctx, wn_session_feed(g.ctx, s, g.prompts[1], g.length[1], chunk, NULL));
@@ -148,11 +149,11 @@ static void test_refused(void **state) {
   int32_t counts[CELLS];
   const uint8_t control[LONGEST] = {0};
   wn_session_options o = {.size = sizeof o, .sequences = 1, .tau = WN_TAU_NONE, .counts = true};
-  assert_refused(g.ctx, wn_session_create_with(g.ctx, g.model, &o, &s), WN_ERR_UNSUPPORTED, "threshold");
+  assert_refused(g.ctx, wn_session_create(g.ctx, g.model, &o, &s), WN_ERR_UNSUPPORTED, "threshold");
   o.counts = false, o.control_marks = true;
-  assert_refused(g.ctx, wn_session_create_with(g.ctx, g.model, &o, &s), WN_ERR_UNSUPPORTED, "threshold");
+  assert_refused(g.ctx, wn_session_create(g.ctx, g.model, &o, &s), WN_ERR_UNSUPPORTED, "threshold");
   o.tau = 0, o.control_marks = false;
-  assert_ok(g.ctx, wn_session_create_with(g.ctx, g.model, &o, &s));
+  assert_ok(g.ctx, wn_session_create(g.ctx, g.model, &o, &s));
   assert_refused(g.ctx, wn_session_counts(g.ctx, s, 0, counts, NULL, NULL), WN_ERR_ARGUMENT, "without counts");
   assert_refused(g.ctx, wn_session_mark_control(g.ctx, s, 0, 0, 1), WN_ERR_ARGUMENT, "control_marks");
   wn_generate_options options;
@@ -163,7 +164,7 @@ static void test_refused(void **state) {
   assert_refused(g.ctx, wn_session_generate(g.ctx, s, &options, NULL), WN_ERR_ARGUMENT, "prompt");
   wn_session_destroy(s);
   o.counts = o.control_marks = true;
-  assert_ok(g.ctx, wn_session_create_with(g.ctx, g.model, &o, &s));
+  assert_ok(g.ctx, wn_session_create(g.ctx, g.model, &o, &s));
   assert_refused(g.ctx, wn_session_counts(g.ctx, s, 0, counts, NULL, NULL), WN_ERR_ARGUMENT, "nothing has been fed");
   assert_refused(g.ctx, wn_session_mark_control(g.ctx, s, 1, 0, 1), WN_ERR_ARGUMENT, "sequence 1");
   assert_refused(g.ctx, wn_session_mark_control(g.ctx, s, 0, 60, 5), WN_ERR_ARGUMENT, "60 to 64");

@@ -64,7 +64,7 @@ static wn_generate_result draw(const wn_generate_options *more, int32_t drawn[DR
   o.sampling = (wn_sampling){.temperature = 1, .top_p = 1, .seed = 3};
   o.prompt = prompt, o.prompt_count = 3, o.max_tokens = DRAWN, o.drawn = drawn;
   if (more) o.ignore_end = more->ignore_end, o.biases = more->biases, o.bias_count = more->bias_count;
-  assert_ok(ctx, wn_model_load(ctx, path_in(folder, "hf"), &model));
+  assert_ok(ctx, wn_model_load(ctx, path_in(folder, "hf"), NULL, &model));
   assert_ok(ctx, wn_generate(ctx, model, &o, &r));
   wn_model_destroy(model);
   return r;
@@ -166,19 +166,20 @@ static void test_kept(void **state) {
   declare("hf/generation_config.json", all);
   wn_model *model;
   wn_tokenizer *tok;
-  assert_ok(ctx, wn_model_load_float(ctx, path_in(folder, "hf"), &model));
+  assert_ok(ctx,
+            wn_model_load(ctx, path_in(folder, "hf"), WN_OPTIONS(wn_model_load_options, .as_float = true), &model));
   expect(model, true);
   assert_ok(ctx, wn_tokenizer_load(ctx, path_in(folder, "hf"), &tok));
   assert_ok(ctx, wn_model_save(ctx, model, tok, path_in(folder, "saved")));
   wn_tokenizer_destroy(tok);
   wn_model_destroy(model);
-  assert_ok(ctx, wn_model_load(ctx, path_in(folder, "saved"), &model));
+  assert_ok(ctx, wn_model_load(ctx, path_in(folder, "saved"), NULL, &model));
   expect(model, true);
   wn_model_destroy(model);
   for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
     const wn_convert_options o = {.size = sizeof o, .to = steps[i].to, .overwrite = true};
     assert_ok(ctx, wn_model_convert(ctx, path_in(folder, steps[i].from), path_in(folder, steps[i].out), &o, NULL));
-    assert_ok(ctx, wn_model_load(ctx, path_in(folder, steps[i].out), &model));
+    assert_ok(ctx, wn_model_load(ctx, path_in(folder, steps[i].out), NULL, &model));
     expect(model, false);
     wn_model_destroy(model);
     assert_ok(ctx, wn_tokenizer_load(ctx, path_in(folder, steps[i].out), &tok));
@@ -217,7 +218,7 @@ static void test_greedy(void **state) {
       wn_generate_options found;
       wn_model *model;
       if (k) assert_ok(ctx, wn_model_convert(ctx, path_in(folder, names[k - 1]), path_in(folder, names[k]), &o, NULL));
-      assert_ok(ctx, wn_model_load(ctx, path_in(folder, names[k]), &model));
+      assert_ok(ctx, wn_model_load(ctx, path_in(folder, names[k]), NULL, &model));
       wn_generate_options_init(&found, sizeof found);
       wn_generate_options_declared(model, &found);
       if (found.sampling.temperature != temperatures[i])
@@ -243,7 +244,7 @@ static void test_refused(void **state) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     wn_model *model;
     declare("hf/generation_config.json", rows[i][0]);
-    if (wn_model_load(ctx, path_in(folder, "hf"), &model) == WN_OK) fail_msg("%s is taken", rows[i][0]);
+    if (wn_model_load(ctx, path_in(folder, "hf"), NULL, &model) == WN_OK) fail_msg("%s is taken", rows[i][0]);
     const char *error = wn_context_error(ctx);
     if (!strstr(error, rows[i][1]) || !strstr(error, "hf/generation_config.json"))
       fail_msg("%s: %s", rows[i][0], error);
@@ -283,7 +284,7 @@ static void test_unfollowed(void **state) {
     wn_model *model;
     declare("hf/generation_config.json", rows[i].text);
     assert_int_equal(wn_context_create(&options, &own), WN_OK);
-    assert_ok(own, wn_model_load(own, path_in(folder, "hf"), &model));
+    assert_ok(own, wn_model_load(own, path_in(folder, "hf"), NULL, &model));
     wn_model_destroy(model);
     wn_context_destroy(own);
     if (told != rows[i].told) fail_msg("%s: told %d times, expected %d", rows[i].text, told, rows[i].told);

@@ -60,7 +60,7 @@ static wn_session *session_of(wn_context *ctx, wn_model *model, const wn_budgets
   wn_session *s;
   const wn_session_options room = {
       .size = sizeof room, .sequences = 1, .capacity = capacity, .budgets = budgets, .cache = cache};
-  OK(ctx, wn_session_create_with(ctx, model, &room, &s));
+  OK(ctx, wn_session_create(ctx, model, &room, &s));
   return s;
 }
 
@@ -144,7 +144,7 @@ static void check_models(const char *backend, int threads, wn_dtype dtype) {
     struct totals of = {0};
     const wn_session_options probe = {.size = sizeof probe, .sequences = 1, .capacity = CONTEXT};
     wn_session *s;
-    if (wn_session_create_with(ctx, model, &probe, &s) != WN_OK) { /* what a cache does not serve */
+    if (wn_session_create(ctx, model, &probe, &s) != WN_OK) { /* what a cache does not serve */
       wn_model_destroy(model);
       wn_context_destroy(ctx);
       continue;
@@ -185,7 +185,7 @@ static void test_models(void **state) {
     small = model_case_config(&plain);
     small.layers = 1, small.vocab_size = V, small.context = PROMPT + TOKENS / 2; /* it can follow half of a text */
     draft = model_of(ctx, &small, WN_F32);
-    if (wn_session_create_with(ctx, model, &probe, &s) == WN_OK) {
+    if (wn_session_create(ctx, model, &probe, &s) == WN_OK) {
       wn_session_destroy(s);
       guesser = model;
       check(ctx, model, model_cases[k].name, NULL, WN_CACHE_FLOAT, CONTEXT, &own);

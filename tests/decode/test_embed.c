@@ -6,6 +6,7 @@
 #include "support.h"
 #include "winnow/embed.h"
 #include "reach.h"
+#include "policies.h"
 
 enum { B = 2, T = 14, V = 13, LONG = 300 };
 
@@ -37,7 +38,7 @@ static void test_every_configuration(void **state) {
     wn_session *s;
     random_tokens((uint64_t)k, ids, B * T);
     states_of_pass(exact, reference, ids, expected);
-    OK(ctx, wn_session_create(ctx, model, B, T, &s));
+    OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .sequences = B, .capacity = T), &s));
     OK(ctx, wn_session_states(ctx, s, ids, T, found));
     assert_int_equal(wn_session_position(s), T);
     for (int64_t i = 0; i < B * T * C; i++)
@@ -57,10 +58,11 @@ static void check_text(wn_context *ctx, wn_model *model, const char *budget, con
   float *states = malloc((size_t)(LONG * C) * sizeof *states), *one = malloc((size_t)C * sizeof *one);
   wn_budgets b;
   wn_session *s;
-  wn_budgets_init(&b);
-  assert_true(wn_policy_find("h2o", &b.policy));
+  budgets_init(&b);
+  assert_int_equal(wn_policy_find(NULL, "h2o", &b.policy), WN_OK);
   if (budget) OK(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), budget, &b));
-  OK(ctx, wn_session_create_with_budgets(ctx, model, 1, LONG, budget ? &b : NULL, &s));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = LONG, .budgets = budget ? &b : NULL),
+                            &s));
   OK(ctx, wn_session_states(ctx, s, ids, LONG, states));
   wn_session_reset(s);
   for (int t = 0; t < LONG; t++) {
@@ -97,7 +99,7 @@ static void test_embeddings(void **state) {
   random_tokens(5, ids, LONG);
   check_text(ctx, model, NULL, ids);
   check_text(ctx, model, "20", ids);
-  OK(ctx, wn_session_create(ctx, model, 1, LONG, &s));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = LONG), &s));
   assert_refused(ctx, wn_session_embed(ctx, s, ids, LONG + 1, NULL, out), WN_ERR_ARGUMENT, "do not fit");
   const wn_embed_options bad = {.size = sizeof bad, .pooling = (wn_pooling)7};
   assert_refused(ctx, wn_session_embed(ctx, s, ids, 3, &bad, out), WN_ERR_ARGUMENT, "pooling 7");

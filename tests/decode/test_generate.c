@@ -101,7 +101,7 @@ static void test_same_as_by_hand(void **state) {
     wn_generate_result r;
     int32_t expected[40], drawn[40];
     double log_probability[40];
-    OK(ctx, wn_session_create(ctx, model, 1, CONTEXT, &s));
+    OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = CONTEXT), &s));
     wn_generate_options o = options_of(&said);
     o.prompt = prompt;
     o.prompt_count = 7;
@@ -152,7 +152,7 @@ static void test_steps_after_the_end(void **state) {
   wn_generation *g;
   int32_t drawn[8] = {-7, -7, -7, -7, -7, -7, -7, -7};
   bool more;
-  OK(ctx, wn_session_create(ctx, model, 1, CONTEXT, &s));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = CONTEXT), &s));
   wn_generate_options o = options_of(&said);
   o.prompt = (const int32_t[]){'T', 'h', 'e'};
   o.prompt_count = 3;
@@ -377,7 +377,7 @@ static void test_cancel_from_elsewhere(void **state) {
   pthread_t thread;
   wn_generate_options_init(&o, sizeof o);
   o.prompt = prompt, o.prompt_count = 3, o.max_tokens = INT32_MAX / 2;
-  OK(ctx, wn_session_create(ctx, model, 1, 1 << 18, &s));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 1 << 18), &s));
   assert_int_equal(pthread_create(&thread, NULL, cancel_soon, ctx), 0);
   OK(ctx, wn_session_generate(ctx, s, &o, &r));
   pthread_join(thread, NULL);
@@ -408,7 +408,7 @@ static void test_no_allocation(void **state) {
   wn_tokenizer *tok;
   wn_session *s;
   OK(ctx, wn_tokenizer_load(ctx, "bytes", &tok));
-  OK(ctx, wn_session_create(ctx, model, 1, CONTEXT, &s));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = CONTEXT), &s));
   for (int k = 0; k < 2; k++) {
     wn_memory_info before, after;
     wn_generate_options o;
@@ -466,7 +466,7 @@ static void test_refusals(void **state) {
   o.max_tokens = 4, o.vocab_size = V + 1;
   assert_refused(ctx, wn_generate(ctx, model, &o, NULL), WN_ERR_ARGUMENT, "vocab_size");
   o.vocab_size = 0;
-  OK(ctx, wn_session_create(ctx, model, 2, 0, &two));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .sequences = 2), &two));
   assert_refused(ctx, wn_session_generate(ctx, two, &o, NULL), WN_ERR_UNSUPPORTED, "2 sequences");
   o.size = 0;
   assert_refused(ctx, wn_generate(ctx, model, &o, NULL), WN_ERR_ARGUMENT, "wn_generate_options");
@@ -496,7 +496,7 @@ static void test_constraint(void **state) {
   OK(ctx, wn_tokenizer_load(ctx, "bytes", &tok));
   OK(ctx, wn_constraint_create_json(ctx, tok, schema, sizeof schema - 1, &c));
   for (int k = 0; k < 2; k++) {
-    OK(ctx, wn_session_create(ctx, model, 1, CONTEXT, &s[k]));
+    OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = CONTEXT), &s[k]));
     wn_generate_options o = options_of(&script[k].said);
     script[k].text = "{\"a\": \"\xC3\xA9\\n\", \"b\":[true]}";
     o.text = "x", o.bytes = 1, o.tok = tok;

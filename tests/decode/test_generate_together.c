@@ -3,6 +3,7 @@
  * cancelled does not change the others. */
 #include "model/budget_choices.h"
 #include "winnow/generate.h"
+#include "policies.h"
 
 enum { V = 64, CONTEXT = 512, MANY = 14, TOKENS = 24 };
 
@@ -43,7 +44,7 @@ static wn_session *member_session(wn_context *ctx, wn_model *model, const struct
                                    .sequences = 1,
                                    .capacity = m->options.prompt_count + TOKENS,
                                    .budgets = m->budgets.layers ? &m->budgets : NULL};
-  OK(ctx, wn_session_create_with(ctx, model, &room, &s));
+  OK(ctx, wn_session_create(ctx, model, &room, &s));
   return s;
 }
 
@@ -63,7 +64,7 @@ static void member_make(const wn_model *model, int i, struct member *m) {
   if (i % 4 == 1) m->options.logits = on_logits;
   m->options.user = &m->heard;
   m->heard.ruin = m->heard.stop = -1;
-  wn_budgets_init(&m->budgets);
+  budgets_init(&m->budgets);
   if (i % 3 == 2) budgets_of(&choices[1 + i % 5], &model->config, 20, &m->budgets);
 }
 

@@ -53,14 +53,20 @@ static void test_policies(void **state) {
       wn_session *one, *whole, *copy;
       struct held before = {{{{0}}}}, now, other;
       bool apart = false;
-      wn_budgets_init(&budgets);
+      budgets_init(&budgets);
       budgets.policy = p;
       budgets.per_kv_head = own;
       if (own && !wn_policy_at(p)->per_kv_head) continue;
       OK(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), "9,12", &budgets));
-      OK(ctx, wn_session_create_with_budgets(ctx, model, B, T, &budgets, &one));
-      OK(ctx, wn_session_create_with_budgets(ctx, model, B, T, &budgets, &whole));
-      OK(ctx, wn_session_create_with_budgets(ctx, model, B, T, &budgets, &copy));
+      OK(ctx,
+         wn_session_create(ctx, model,
+                           WN_OPTIONS(wn_session_options, .sequences = B, .capacity = T, .budgets = &budgets), &one));
+      OK(ctx,
+         wn_session_create(ctx, model,
+                           WN_OPTIONS(wn_session_options, .sequences = B, .capacity = T, .budgets = &budgets), &whole));
+      OK(ctx,
+         wn_session_create(ctx, model,
+                           WN_OPTIONS(wn_session_options, .sequences = B, .capacity = T, .budgets = &budgets), &copy));
       assert_int_equal(wn_session_held_bytes(one), 0);
       for (int t = 0; t < T; t++) {
         feed(ctx, one, ids, t, 1);
@@ -90,7 +96,7 @@ static void test_policies(void **state) {
       feed(ctx, whole, ids, 0, T);
       held_of(ctx, whole, &other);
       assert_memory_equal(&now, &other, sizeof now);
-      OK(ctx, wn_session_copy(ctx, copy, one));
+      OK(ctx, wn_session_copy(ctx, copy, one, NULL));
       held_of(ctx, copy, &other);
       assert_memory_equal(&now, &other, sizeof now);
       wn_session_destroy(one), wn_session_destroy(whole), wn_session_destroy(copy);
@@ -117,10 +123,10 @@ static void test_reaches_logits(void **state) {
   float logits[V], changed[V];
   int gone = 0;
   random_text(ids);
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   budgets.policy = WN_POLICY_RANDOM;
   OK(ctx, wn_budgets_parse(ctx, &c, "9", &budgets));
-  OK(ctx, wn_session_create_with_budgets(ctx, model, 1, T, &budgets, &s));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = T, .budgets = &budgets), &s));
   OK(ctx, wn_session_feed(ctx, s, ids, T, 0, logits));
   OK(ctx, wn_session_held(ctx, s, 0, 0, heads));
   for (int i = 0; i < T; i++) {
@@ -149,7 +155,7 @@ static void test_parts(void **state) {
   wn_session *s;
   random_text(ids);
   wn_model *model = rope_model(ctx, "{\"window\":5,\"window_layers\":\"10\"}");
-  OK(ctx, wn_session_create(ctx, model, B, T, &s));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .sequences = B, .capacity = T), &s));
   for (int t = 0; t < T; t += 8) {
     feed(ctx, s, ids, t, 8);
     held_of(ctx, s, &held);
@@ -166,11 +172,12 @@ static void test_parts(void **state) {
   wn_model_destroy(model);
   model = rope_model(ctx, NULL);
   wn_budgets budgets;
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   OK(ctx, wn_budgets_set(ctx, "per_kv_head=true", &budgets));
   budgets.policy = WN_POLICY_TOVA;
   OK(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), "9:4,40:6", &budgets));
-  OK(ctx, wn_session_create_with_budgets(ctx, model, B, T, &budgets, &s));
+  OK(ctx, wn_session_create(ctx, model,
+                            WN_OPTIONS(wn_session_options, .sequences = B, .capacity = T, .budgets = &budgets), &s));
   feed(ctx, s, ids, 0, T);
   held_of(ctx, s, &held);
   for (int b = 0; b < B; b++) {

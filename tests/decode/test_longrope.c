@@ -12,6 +12,7 @@
 #include "winnow/score.h"
 #include "winnow/session_group.h"
 #include "reach.h"
+#include "policies.h"
 
 enum { N = 6, T = 13, V = 13, CAPACITY = 16 };
 
@@ -108,7 +109,7 @@ static void whole(wn_context *ctx, struct wn_model *model, const wn_budgets *b, 
   int32_t ids[T];
   float logits[T * V];
   ids_of(ids);
-  OK(ctx, wn_model_logits_with_budgets(ctx, model, ids, NULL, 1, n, b, logits));
+  OK(ctx, wn_model_logits(ctx, model, ids, 1, n, WN_OPTIONS(wn_logits_options, .budgets = b), logits));
   memcpy(out, logits + (n - 1) * V, V * sizeof *out);
 }
 
@@ -130,7 +131,7 @@ static void sessions_grow(void **state) {
         wn_context *ctx = context_of(backends[k], 1);
         wn_model_config c = config_of(N);
         wn_budgets b;
-        wn_budgets_init(&b);
+        budgets_init(&b);
         if (p >= 0) b.policy = (wn_policy)p, b.cache_positions = by_place;
         if (p >= 0 && b.policy == WN_POLICY_SELECTIVE)
           c.attention.selective = (wn_selective_config){PAPER, .mem = {.eps = 0.1, .tau = 1}};
@@ -142,7 +143,9 @@ static void sessions_grow(void **state) {
           wn_session *s;
           int32_t ids[T];
           ids_of(ids);
-          OK(ctx, wn_session_create_with_budgets(ctx, model, 1, CAPACITY, p < 0 ? NULL : &b, &s));
+          OK(ctx,
+             wn_session_create(ctx, model,
+                               WN_OPTIONS(wn_session_options, .capacity = CAPACITY, .budgets = p < 0 ? NULL : &b), &s));
           for (int chunk = 1; chunk <= 4; chunk += 3) {
             wn_session_reset(s);
             for (int64_t n = 0; n < T;) {
@@ -176,11 +179,12 @@ static void copies_and_snapshots(void **state) {
   for (int64_t read = 3; read <= 10; read += 7) {
     wn_session *s, *copy, *small;
     struct wn_snapshot *x;
-    OK(ctx, wn_session_create(ctx, model, 1, CAPACITY, &s));
-    OK(ctx, wn_session_create(ctx, model, 2, CAPACITY + 3, &copy));
-    OK(ctx, wn_session_create(ctx, model, 1, N, &small));
+    OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = CAPACITY), &s));
+    OK(ctx,
+       wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .sequences = 2, .capacity = CAPACITY + 3), &copy));
+    OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = N), &small));
     OK(ctx, wn_session_feed(ctx, s, ids, read, 0, NULL));
-    OK(ctx, wn_session_copy(ctx, copy, s));
+    OK(ctx, wn_session_copy(ctx, copy, s, NULL));
     for (int64_t n = read; n < T; n++) {
       const int32_t two[2] = {ids[n], ids[n]};
       float both[2 * V];
@@ -189,7 +193,7 @@ static void copies_and_snapshots(void **state) {
       for (int b = 0; b < 2; b++) close_to("a copy", n + 1, both + b * V, expected);
     }
     /* A session for short texts has no room for the longer text's angles. */
-    assert_refused(ctx, wn_session_copy(ctx, small, s), WN_ERR_ARGUMENT, "longrope");
+    assert_refused(ctx, wn_session_copy(ctx, small, s, NULL), WN_ERR_ARGUMENT, "longrope");
     OK(ctx, wn_snapshot_take(ctx, s, read, &x));
     assert_true(wn_snapshot_suits(x, s));
     assert_false(wn_snapshot_suits(x, small));
@@ -225,7 +229,7 @@ static void groups(void **state) {
   for (int i = 0; i < 2; i++) {
     const wn_session_options options = {
         .size = sizeof options, .sequences = 1, .capacity = CAPACITY, .group = i ? group : NULL};
-    OK(ctx, wn_session_create_with(ctx, model, &options, &s[i]));
+    OK(ctx, wn_session_create(ctx, model, &options, &s[i]));
     OK(ctx, wn_session_feed(ctx, s[i], ids, 1 + 3 * i, 0, NULL));
   }
   for (int64_t step = 0; step < T - 4; step++) {
@@ -256,8 +260,8 @@ static void scores(void **state) {
   double found[T];
   ids_of(ids);
   for (int i = 0; i < T; i++) targets[i] = i + 1 < T ? ids[i + 1] : -1;
-  OK(ctx, wn_model_logits(ctx, model, ids, NULL, 1, T, logits));
-  OK(ctx, wn_session_create(ctx, model, 1, CAPACITY, &s));
+  OK(ctx, wn_model_logits(ctx, model, ids, 1, T, NULL, logits));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = CAPACITY), &s));
   const wn_scores out = {.size = sizeof out, .log_probability = found};
   OK(ctx, wn_session_score(ctx, s, ids, targets, T, &out));
   for (int t = 0; t < T - 1; t++) {

@@ -6,6 +6,7 @@
 #include "decode/snapshot.h"
 #include "kv/policy.h"
 #include "support.h"
+#include "policies.h"
 
 enum { V = 13, L = 2, HKV = 2, MOST = 96, K = 24 };
 
@@ -24,11 +25,11 @@ static wn_session *session_with(wn_context *ctx, wn_model *model, const char *po
                                 const char *budget) {
   wn_budgets b;
   wn_session *s;
-  wn_budgets_init(&b);
-  if (!wn_budgets_named(policy, &b)) assert_true(wn_policy_find(policy, &b.policy));
+  budgets_init(&b);
+  if (!wn_budgets_named(policy, &b)) assert_int_equal(wn_policy_find(NULL, policy, &b.policy), WN_OK);
   if (*options) OK(ctx, wn_budgets_set(ctx, options, &b));
   OK(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), budget, &b));
-  OK(ctx, wn_session_create_with_budgets(ctx, model, 1, MOST, &b, &s));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = MOST, .budgets = &b), &s));
   wn_budgets_clear(&b);
   return s;
 }
@@ -220,7 +221,7 @@ static void copies_know_the_pins(void **state) {
   OK(ctx, wn_session_feed(ctx, a, ids, 30, 0, NULL));
   OK(ctx, wn_snapshot_take(ctx, a, 30, &shot));
   assert_false(wn_snapshot_suits(shot, b));
-  OK(ctx, wn_session_copy(ctx, b, a));
+  OK(ctx, wn_session_copy(ctx, b, a, NULL));
   OK(ctx, wn_session_feed(ctx, b, ids, 40, 0, NULL));
   check_held(ctx, b, pinned, "copy", 0);
   wn_session_reset(b);

@@ -5,6 +5,7 @@
 #include "support.h"
 #include "winnow/score.h"
 #include "reach.h"
+#include "policies.h"
 
 enum { B = 2, T = 14, V = 13, K = 4 };
 
@@ -90,8 +91,8 @@ static void test_every_configuration(void **state) {
       wn_session *s;
       random_tokens((uint64_t)k, ids, B * T);
       targets_of(ids, targets);
-      OK(ctx, wn_model_logits(ctx, model, ids, NULL, B, T, logits));
-      OK(ctx, wn_session_create(ctx, model, B, T, &s));
+      OK(ctx, wn_model_logits(ctx, model, ids, B, T, NULL, logits));
+      OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .sequences = B, .capacity = T), &s));
       const wn_scores out = scores_of(&found);
       OK(ctx, wn_session_score(ctx, s, ids, targets, T, &out));
       scores_agree(model_cases[k].name, &found, logits, targets, B * T, 2e-4);
@@ -116,10 +117,11 @@ static void test_every_policy(void **state) {
   for (wn_policy p = 0; (int)p < wn_policy_count(); p++) {
     wn_budgets budgets;
     wn_session *s;
-    wn_budgets_init(&budgets);
+    budgets_init(&budgets);
     budgets.policy = p;
     OK(ctx, wn_budgets_parse(ctx, &c, "5", &budgets));
-    OK(ctx, wn_session_create_with_budgets(ctx, model, B, T, &budgets, &s));
+    OK(ctx, wn_session_create(ctx, model,
+                              WN_OPTIONS(wn_session_options, .sequences = B, .capacity = T, .budgets = &budgets), &s));
     random_tokens(100 + (uint64_t)p, ids, B * T);
     targets_of(ids, targets);
     for (int t = 0; t < T; t++) {
@@ -153,8 +155,8 @@ static void test_long(void **state) {
   wn_session *s;
   random_tokens(3, ids, LONG);
   for (int t = 0; t < LONG; t++) targets[t] = t % 5 == 4 || t == LONG - 1 ? -1 : ids[t + 1];
-  OK(ctx, wn_model_logits(ctx, model, ids, NULL, 1, LONG, logits));
-  OK(ctx, wn_session_create(ctx, model, 1, LONG, &s));
+  OK(ctx, wn_model_logits(ctx, model, ids, 1, LONG, NULL, logits));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = LONG), &s));
   OK(ctx,
      wn_session_score(ctx, s, ids, targets, LONG, &(wn_scores){.size = sizeof(wn_scores), .log_probability = found}));
   for (int t = 0; t < LONG; t++)
@@ -183,7 +185,7 @@ static void test_next(void **state) {
   struct scored found;
   wn_session *s;
   random_tokens(9, ids, B * T);
-  OK(ctx, wn_session_create(ctx, model, B, T, &s));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .sequences = B, .capacity = T), &s));
   const wn_scores out = scores_of(&found);
   assert_refused(ctx, wn_session_score_next(ctx, s, targets, 3, &out), WN_ERR_ARGUMENT, "seen no token");
   OK(ctx, wn_session_feed(ctx, s, ids, 6, 0, NULL));
@@ -209,10 +211,13 @@ static void test_next(void **state) {
 static void make_session(wn_context *ctx, wn_model *model, wn_policy policy, const char *budget, int64_t sequences,
                          int64_t capacity, wn_session **out) {
   wn_budgets budgets;
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   budgets.policy = policy;
   if (budget) OK(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), budget, &budgets));
-  OK(ctx, wn_session_create_with_budgets(ctx, model, sequences, capacity, budget ? &budgets : NULL, out));
+  OK(ctx, wn_session_create(ctx, model,
+                            WN_OPTIONS(wn_session_options, .sequences = sequences, .capacity = capacity,
+                                       .budgets = budget ? &budgets : NULL),
+                            out));
   wn_budgets_clear(&budgets);
 }
 
@@ -237,12 +242,12 @@ static void test_copies(void **state) {
       make_session(ctx, model, policy, p < 0 ? NULL : "4", 2 * B, 16, &forks);
       make_session(ctx, model, policy, p < 0 ? NULL : "4", B, 16, &alone);
       OK(ctx, wn_session_feed(ctx, s, ids, 7, 0, NULL));
-      OK(ctx, wn_session_copy(ctx, kept, s));
-      OK(ctx, wn_session_copy(ctx, forks, s));
+      OK(ctx, wn_session_copy(ctx, kept, s, NULL));
+      OK(ctx, wn_session_copy(ctx, forks, s, NULL));
       assert_int_equal(wn_session_position(forks), 7);
       OK(ctx, wn_session_feed(ctx, s, tails, 3, 0, expected));
       OK(ctx, wn_session_feed(ctx, s, ids, 5, 0, NULL));
-      OK(ctx, wn_session_copy(ctx, s, kept)); /* roll back */
+      OK(ctx, wn_session_copy(ctx, s, kept, NULL)); /* roll back */
       OK(ctx, wn_session_feed(ctx, s, tails, 3, 0, found));
       assert_memory_equal(expected, found, sizeof found);
       /* Sequences in any order: the forks reversed, and those that they continue with. */
@@ -256,7 +261,7 @@ static void test_copies(void **state) {
       wn_session_reset(alone);
       OK(ctx, wn_session_feed(ctx, alone, ids, 7, 0, NULL));
       make_session(ctx, model, policy, p < 0 ? NULL : "4", 2 * B, 16, &any);
-      OK(ctx, wn_session_copy_rows(ctx, any, alone, rows));
+      OK(ctx, wn_session_copy(ctx, any, alone, rows));
       OK(ctx, wn_session_feed(ctx, any, turned, 3, 0, mixed));
       OK(ctx, wn_session_feed(ctx, forks, tails, 3, 0, forked));
       for (int b = 0; b < 2 * B; b++)
@@ -294,17 +299,17 @@ static void test_refusals(void **state) {
   make_session(ctx, model, 0, NULL, 3, 16, &three);
   make_session(ctx, model, WN_POLICY_WINDOW, "4", 2, 16, &budgeted);
   make_session(ctx, model, WN_POLICY_H2O, "4", 2, 16, &other);
-  assert_refused(ctx, wn_session_copy(ctx, three, two), WN_ERR_ARGUMENT, "expected a multiple");
-  assert_refused(ctx, wn_session_copy(ctx, budgeted, two), WN_ERR_ARGUMENT, "different budgets");
-  assert_refused(ctx, wn_session_copy(ctx, budgeted, other), WN_ERR_ARGUMENT, "different budgets");
-  assert_refused(ctx, wn_session_copy_rows(ctx, three, two, (const int64_t[]){0, 2, 1}), WN_ERR_ARGUMENT,
+  assert_refused(ctx, wn_session_copy(ctx, three, two, NULL), WN_ERR_ARGUMENT, "expected a multiple");
+  assert_refused(ctx, wn_session_copy(ctx, budgeted, two, NULL), WN_ERR_ARGUMENT, "different budgets");
+  assert_refused(ctx, wn_session_copy(ctx, budgeted, other, NULL), WN_ERR_ARGUMENT, "different budgets");
+  assert_refused(ctx, wn_session_copy(ctx, three, two, (const int64_t[]){0, 2, 1}), WN_ERR_ARGUMENT,
                  "rows[1] is 2, expected 0 to 1");
-  assert_refused(ctx, wn_session_copy_rows(ctx, two, two, (const int64_t[]){1, 0}), WN_ERR_ARGUMENT, "within itself");
-  OK(ctx, wn_session_copy_rows(ctx, three, two, (const int64_t[]){0, 1, 1}));
-  OK(ctx, wn_session_copy(ctx, two, two));
+  assert_refused(ctx, wn_session_copy(ctx, two, two, (const int64_t[]){1, 0}), WN_ERR_ARGUMENT, "within itself");
+  OK(ctx, wn_session_copy(ctx, three, two, (const int64_t[]){0, 1, 1}));
+  OK(ctx, wn_session_copy(ctx, two, two, NULL));
   make_session(ctx, model, 0, NULL, 2, 1, &short_one);
   OK(ctx, wn_session_feed(ctx, two, (const int32_t[]){1, 2, 3, 4}, 2, 0, NULL));
-  assert_refused(ctx, wn_session_copy(ctx, short_one, two), WN_ERR_ARGUMENT,
+  assert_refused(ctx, wn_session_copy(ctx, short_one, two, NULL), WN_ERR_ARGUMENT,
                  "2 tokens cannot be copied to a session of 1");
   wn_session_destroy(short_one);
   wn_session_reset(two);

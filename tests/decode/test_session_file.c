@@ -24,12 +24,12 @@ static wn_session *session_of(wn_model *model, wn_policy policy, const char *bud
                               int64_t capacity) {
   wn_budgets b;
   wn_session *s = NULL;
-  wn_budgets_init(&b);
+  budgets_init(&b);
   b.policy = policy;
   if (how) OK(ctx, wn_budgets_set(ctx, how, &b));
   wn_status status = budget ? wn_budgets_parse(ctx, wn_model_config_get(model), budget, &b) : WN_OK;
   if (status == WN_OK)
-    status = wn_session_create_with(
+    status = wn_session_create(
         ctx, model,
         &(wn_session_options){
             .size = sizeof(wn_session_options), .sequences = B, .capacity = capacity, .budgets = budget ? &b : NULL},

@@ -33,9 +33,9 @@ static void pair_add_tau(wn_context *ctx, wn_model *model, const wn_budgets *bud
   struct pair *p = &out->of[out->count];
   assert_true(out->count < MOST);
   snprintf(p->name, sizeof p->name, "%s", name);
-  OK(ctx, wn_session_create_with(ctx, model, &options, &p->alone));
+  OK(ctx, wn_session_create(ctx, model, &options, &p->alone));
   options.group = out->group;
-  OK(ctx, wn_session_create_with(ctx, model, &options, &p->together));
+  OK(ctx, wn_session_create(ctx, model, &options, &p->together));
   out->count++;
 }
 
@@ -129,7 +129,7 @@ static void check_stored(wn_context *ctx, const struct model_case *k, wn_dtype d
   if (control) OK(ctx, wn_model_set_control_tokens(ctx, model, controls, 3));
   wn_session *probe = NULL;
   const wn_session_options options = {.size = sizeof options, .sequences = 1, .cache = stored};
-  const bool served = wn_session_create_with(ctx, model, &options, &probe) == WN_OK; /* not with every mechanism */
+  const bool served = wn_session_create(ctx, model, &options, &probe) == WN_OK; /* not with every mechanism */
   wn_session_destroy(probe);
   pairs_make(ctx, model, served ? stored : WN_CACHE_AUTO, &x);
   for (int step = 0; step < STEPS; step++) pairs_step(ctx, k->name, &x, step);
@@ -246,7 +246,7 @@ static void test_long_texts(void **state) {
     for (int i = 0; i < MANY; i++) {
       const wn_session_options options = {
           .size = sizeof options, .sequences = 1, .capacity = LONG + 8, .group = i % 2 ? group : NULL};
-      OK(ctx, wn_session_create_with(ctx, model, &options, &s[i]));
+      OK(ctx, wn_session_create(ctx, model, &options, &s[i]));
       for (int64_t t = 0; t < LONG; t++) prompt[t] = token_of((uint64_t)i, (uint64_t)t);
       const int64_t n = i % 4 == 3 ? 1 + i : LONG - 13 * i;
       /* Products of so few rows run on one thread. Larger ones may differ in the last digit with how they are divided.
@@ -258,14 +258,14 @@ static void test_long_texts(void **state) {
       wn_session *copy[MANY];
       for (int i = 0; i < n; i++) {
         const wn_session_options options = {.size = sizeof options, .sequences = 1, .capacity = LONG + 8};
-        OK(ctx, wn_session_create_with(ctx, model, &options, &copy[i]));
-        OK(ctx, wn_session_copy(ctx, copy[i], s[i]));
+        OK(ctx, wn_session_create(ctx, model, &options, &copy[i]));
+        OK(ctx, wn_session_copy(ctx, copy[i], s[i], NULL));
         const int32_t token = token_of(3, (uint64_t)i);
         rows[i] = (wn_session_row){.session = copy[i], .token = token, .logits = found[i]};
       }
       OK(ctx, wn_session_group_feed(ctx, group, rows, n));
       for (int i = 0; i < n; i++) {
-        OK(ctx, wn_session_copy(ctx, copy[i], s[i]));
+        OK(ctx, wn_session_copy(ctx, copy[i], s[i], NULL));
         if (threads == 1 && n == MANY) OK(ctx, wn_session_feed(ctx, copy[i], &rows[i].token, 1, 0, expected[i]));
         wn_session_destroy(copy[i]);
       }
@@ -300,11 +300,11 @@ static void test_memory_of_the_group(void **state) {
   for (int i = 0; i < 3; i++) {
     const wn_session_options options = {.size = sizeof options, .sequences = 1, .capacity = lengths[i], .group = group};
     OK(ctx, wn_context_memory(ctx, &at[i], &peak));
-    OK(ctx, wn_session_create_with(ctx, model, &options, &s[i]));
+    OK(ctx, wn_session_create(ctx, model, &options, &s[i]));
     if (i == 1) OK(ctx, wn_session_feed(ctx, s[0], prompt, lengths[0], 0, NULL)); /* the group's memory has moved */
   }
   OK(ctx, wn_context_memory(ctx, &at[3], &peak));
-  OK(ctx, wn_session_create(ctx, model, 1, LONG, &own));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = LONG), &own));
   OK(ctx, wn_context_memory(ctx, &at[4], &peak));
   assert_true(at[3] - at[2] < at[2] - at[1]); /* the second long one adds no such memory */
   assert_true(at[3] - at[2] < 2 * wn_session_kv_bytes(s[2]));
@@ -334,13 +334,13 @@ static void test_refusals(void **state) {
   assert_int_equal(wn_session_group_create(ctx, model, 0, &g), WN_ERR_ARGUMENT);
   assert_null(g);
   OK(ctx, wn_session_group_create(ctx, model, 2, &g));
-  OK(ctx, wn_session_create(ctx, model, 1, 2, &s));
-  OK(ctx, wn_session_create(ctx, model, 1, 2, &t));
-  OK(ctx, wn_session_create(ctx, model, 2, 2, &two));
-  OK(ctx, wn_session_create(ctx, other, 1, 2, &foreign));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 2), &s));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 2), &t));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .sequences = 2, .capacity = 2), &two));
+  OK(ctx, wn_session_create(ctx, other, WN_OPTIONS(wn_session_options, .capacity = 2), &foreign));
   wn_session *none;
   const wn_session_options wrong_group = {.size = sizeof wrong_group, .sequences = 1, .capacity = 2, .group = g};
-  assert_int_equal(wn_session_create_with(ctx, other, &wrong_group, &none), WN_ERR_ARGUMENT);
+  assert_int_equal(wn_session_create(ctx, other, &wrong_group, &none), WN_ERR_ARGUMENT);
   assert_non_null(strstr(wn_context_error(ctx), "the options' group is of another model"));
   assert_null(none);
   const struct {

@@ -29,13 +29,13 @@ static wn_model *thresholding(wn_context *ctx, bool encoder) {
 
 static wn_session *session_of(wn_context *ctx, wn_model *model, int64_t B, int64_t capacity, bool marks) {
   wn_session *s;
-  OK(ctx, wn_session_create_with(ctx, model,
-                                 &(wn_session_options){.size = sizeof(wn_session_options),
-                                                       .sequences = B,
-                                                       .capacity = capacity,
-                                                       .counts = true,
-                                                       .control_marks = marks},
-                                 &s));
+  OK(ctx, wn_session_create(ctx, model,
+                            &(wn_session_options){.size = sizeof(wn_session_options),
+                                                  .sequences = B,
+                                                  .capacity = capacity,
+                                                  .counts = true,
+                                                  .control_marks = marks},
+                            &s));
   return s;
 }
 
@@ -84,8 +84,8 @@ static void test_marks_and_counts(void **state) {
   OK(ctx, wn_session_mark_control(ctx, from, 0, 0, 3));
   OK(ctx, wn_session_mark_control(ctx, from, 0, 22, 6));
   OK(ctx, wn_session_feed(ctx, from, ids, READ, 0, NULL));
-  OK(ctx, wn_session_copy(ctx, two, from));
-  assert_refused(ctx, wn_session_copy(ctx, plain, from), WN_ERR_ARGUMENT, "control_marks");
+  OK(ctx, wn_session_copy(ctx, two, from, NULL));
+  assert_refused(ctx, wn_session_copy(ctx, plain, from, NULL), WN_ERR_ARGUMENT, "control_marks");
   struct wn_snapshot *x;
   OK(ctx, wn_snapshot_take(ctx, from, READ, &x));
   assert_true(wn_snapshot_suits(x, back));
@@ -103,7 +103,7 @@ static void test_marks_and_counts(void **state) {
     if (!(fabsf(logits[i] - expected[i % V]) < 1e-4f)) fail_msg("logit %d: %g, %g", i, logits[i], expected[i % V]);
   same_counts(ctx, from, two, 0);
   assert_false(wn_snapshot_suits(x, plain));
-  assert_refused(ctx, wn_session_copy(ctx, from, plain), WN_ERR_ARGUMENT, "control_marks");
+  assert_refused(ctx, wn_session_copy(ctx, from, plain, NULL), WN_ERR_ARGUMENT, "control_marks");
   wn_session_reset(from);
   assert_refused(ctx, wn_session_counts(ctx, from, 0, NULL, NULL, NULL), WN_ERR_ARGUMENT, "nothing has been fed");
   wn_snapshot_destroy(x);
@@ -158,18 +158,18 @@ static void test_dynamic_scaling(void **state) {
     wn_model *model = model_of(ctx, &c, WN_F32);
     wn_session *from, *same, *longer;
     struct wn_snapshot *x;
-    OK(ctx, wn_session_create(ctx, model, 1, 64, &from));
-    OK(ctx, wn_session_create(ctx, model, 1, 64, &same));
-    OK(ctx, wn_session_create(ctx, model, 1, 640, &longer));
+    OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 64), &from));
+    OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 64), &same));
+    OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 640), &longer));
     OK(ctx, wn_session_feed(ctx, from, ids, READ, 0, NULL));
     OK(ctx, wn_snapshot_take(ctx, from, READ, &x));
-    OK(ctx, wn_session_copy(ctx, same, from));
+    OK(ctx, wn_session_copy(ctx, same, from, NULL));
     assert_true(wn_snapshot_suits(x, same));
     assert_int_equal(wn_snapshot_suits(x, longer), !dynamic);
     if (dynamic)
-      assert_refused(ctx, wn_session_copy(ctx, longer, from), WN_ERR_ARGUMENT, "dynamic");
+      assert_refused(ctx, wn_session_copy(ctx, longer, from, NULL), WN_ERR_ARGUMENT, "dynamic");
     else
-      OK(ctx, wn_session_copy(ctx, longer, from));
+      OK(ctx, wn_session_copy(ctx, longer, from, NULL));
     wn_snapshot_destroy(x);
     wn_session_destroy(from), wn_session_destroy(same), wn_session_destroy(longer);
     wn_model_destroy(model);
@@ -188,7 +188,7 @@ static void test_what_differs(void **state) {
   wn_budgets b[3];
   static const char *const tokens[] = {"4", "6", "4"};
   for (int i = 0; i < 3; i++) {
-    wn_budgets_init(&b[i]);
+    budgets_init(&b[i]);
     b[i].policy = WN_POLICY_STREAMING;
     if (i == 2) OK(ctx, wn_budgets_set(ctx, "sinks=1", &b[i]));
     OK(ctx, wn_budgets_parse(ctx, &c, tokens[i], &b[i]));
@@ -201,18 +201,18 @@ static void test_what_differs(void **state) {
   wn_session *from, *to;
   int32_t ids[READ];
   ids_of(ids, READ);
-  OK(ctx, wn_session_create_with(ctx, model, &base, &from));
+  OK(ctx, wn_session_create(ctx, model, &base, &from));
   OK(ctx, wn_session_feed(ctx, from, ids, READ, 0, NULL));
   for (int i = 0; i < 6; i++) {
-    OK(ctx, wn_session_create_with(ctx, model, &options[i], &to));
+    OK(ctx, wn_session_create(ctx, model, &options[i], &to));
     if (named[i])
-      assert_refused(ctx, wn_session_copy(ctx, to, from), WN_ERR_ARGUMENT, named[i]);
+      assert_refused(ctx, wn_session_copy(ctx, to, from, NULL), WN_ERR_ARGUMENT, named[i]);
     else
-      OK(ctx, wn_session_copy(ctx, to, from));
+      OK(ctx, wn_session_copy(ctx, to, from, NULL));
     wn_session_destroy(to);
   }
-  OK(ctx, wn_session_create_with(ctx, another, &base, &to));
-  assert_refused(ctx, wn_session_copy(ctx, to, from), WN_ERR_ARGUMENT, "different models");
+  OK(ctx, wn_session_create(ctx, another, &base, &to));
+  assert_refused(ctx, wn_session_copy(ctx, to, from, NULL), WN_ERR_ARGUMENT, "different models");
   wn_session_destroy(to), wn_session_destroy(from);
   for (int i = 0; i < 3; i++) wn_budgets_clear(&b[i]);
   wn_model_destroy(model), wn_model_destroy(another);

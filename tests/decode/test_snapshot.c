@@ -7,6 +7,7 @@
 #include "decode/snapshot.h"
 #include "support.h"
 #include "winnow/generate.h"
+#include "policies.h"
 
 enum { V = 13, READ = 9, EARLY = 5, TAIL = 8, CONTEXT = 48 };
 
@@ -18,11 +19,12 @@ static wn_session *session_with(wn_context *ctx, wn_model *model, wn_policy poli
                                 const char *budget, int64_t capacity) {
   wn_budgets b;
   wn_session *s;
-  wn_budgets_init(&b);
+  budgets_init(&b);
   b.policy = policy;
   if (options) OK(ctx, wn_budgets_set(ctx, options, &b));
   if (budget) OK(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), budget, &b));
-  OK(ctx, wn_session_create_with_budgets(ctx, model, 1, capacity, budget ? &b : NULL, &s));
+  OK(ctx, wn_session_create(ctx, model,
+                            WN_OPTIONS(wn_session_options, .capacity = capacity, .budgets = budget ? &b : NULL), &s));
   wn_budgets_clear(&b);
   return s;
 }
@@ -114,7 +116,7 @@ static void test_what_suits(void **state) {
   struct wn_snapshot *snapshots[KINDS];
   for (int i = 0; i < KINDS; i++) {
     wn_policy p;
-    assert_true(wn_policy_find(kinds[i].policy, &p));
+    assert_int_equal(wn_policy_find(NULL, kinds[i].policy, &p), WN_OK);
     sessions[i] = session_with(ctx, model, p, kinds[i].options, kinds[i].budget, i == 0 ? 4000 : 40);
     read_beginning(ctx, sessions[i], ids, READ);
     OK(ctx, wn_snapshot_take(ctx, sessions[i], READ, &snapshots[i]));
@@ -125,7 +127,7 @@ static void test_what_suits(void **state) {
     for (int j = 0; j < KINDS; j++)
       if (wn_snapshot_suits(snapshots[i], sessions[j]) != (i == j)) fail_msg("%d and %d", i, j);
   wn_session *half;
-  OK(ctx, wn_session_create_with(
+  OK(ctx, wn_session_create(
               ctx, model,
               &(wn_session_options){
                   .size = sizeof(wn_session_options), .sequences = 1, .capacity = 4000, .cache = WN_CACHE_HALF},

@@ -5,6 +5,7 @@
 #include "decode/snapshot.h"
 #include "support.h"
 #include "winnow/score.h"
+#include "policies.h"
 
 enum { V = 13, T = 40, CONTEXT = 64 };
 
@@ -23,13 +24,13 @@ static void logits_of(wn_context *ctx, struct wn_model *model, wn_policy policy,
   wn_budgets b;
   wn_session *s;
   int32_t ids[T];
-  wn_budgets_init(&b);
+  budgets_init(&b);
   b.policy = policy;
   if (budget) OK(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), budget, &b));
   for (int i = 0; i < T; i++) ids[i] = (int32_t)wn_random_below(5, WN_STREAM_TEST, 3, (uint64_t)i, V);
   const wn_session_options o = {
       .size = sizeof o, .sequences = 1, .capacity = T, .budgets = budget ? &b : NULL, .tau = tau};
-  OK(ctx, wn_session_create_with(ctx, model, &o, &s));
+  OK(ctx, wn_session_create(ctx, model, &o, &s));
   OK(ctx, wn_session_feed(ctx, s, ids, T - 4, 0, logits));
   for (int i = 0; i < 4; i++) OK(ctx, wn_session_feed(ctx, s, ids + T - 4 + i, 1, 0, logits + (i + 1) * V));
   wn_session_destroy(s);
@@ -78,18 +79,18 @@ static void test_refusals(void **state) {
   static const double wrong[] = {-2, 1.01, NAN, INFINITY};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     const wn_session_options o = {.size = sizeof o, .sequences = 1, .tau = wrong[i]};
-    assert_refused(ctx, wn_session_create_with(ctx, model, &o, &s), WN_ERR_ARGUMENT, "tau is");
+    assert_refused(ctx, wn_session_create(ctx, model, &o, &s), WN_ERR_ARGUMENT, "tau is");
   }
   wn_session_options o = {.size = sizeof o, .sequences = 1, .tau = 0.9, .cache = WN_CACHE_HALF};
-  assert_refused(ctx, wn_session_create_with(ctx, model, &o, &s), WN_ERR_UNSUPPORTED, "a cache in half");
+  assert_refused(ctx, wn_session_create(ctx, model, &o, &s), WN_ERR_UNSUPPORTED, "a cache in half");
   o.cache = WN_CACHE_AUTO;
-  OK(ctx, wn_session_create_with(ctx, model, &o, &s));
+  OK(ctx, wn_session_create(ctx, model, &o, &s));
   o.tau = 0.8;
-  OK(ctx, wn_session_create_with(ctx, model, &o, &other));
+  OK(ctx, wn_session_create(ctx, model, &o, &other));
   const int32_t id = 1;
   struct wn_snapshot *x;
   OK(ctx, wn_session_feed(ctx, s, &id, 1, 0, NULL));
-  assert_refused(ctx, wn_session_copy(ctx, other, s), WN_ERR_ARGUMENT, "threshold");
+  assert_refused(ctx, wn_session_copy(ctx, other, s, NULL), WN_ERR_ARGUMENT, "threshold");
   OK(ctx, wn_snapshot_take(ctx, s, 1, &x));
   assert_true(wn_snapshot_suits(x, s) && !wn_snapshot_suits(x, other));
   wn_snapshot_destroy(x);

@@ -8,6 +8,7 @@
 #include "base/fingerprint.h"
 #include "winnow/answers.h"
 #include "winnow/generate.h"
+#include "policies.h"
 
 /* --- scores --- */
 
@@ -115,7 +116,8 @@ static void generate(const struct bench *b, int i, const wn_budgets *budgets, ch
   int64_t first = (int64_t)strlen(contexts[i]);
   if (first == n) first--; /* one token follows the context */
   for (int t = 0; t < n; t++) ids[t] = (unsigned char)prompt[t];
-  OK(b->ctx, wn_session_create_with_budgets(b->ctx, b->model, 1, CONTEXT, budgets, &s));
+  OK(b->ctx,
+     wn_session_create(b->ctx, b->model, WN_OPTIONS(wn_session_options, .capacity = CONTEXT, .budgets = budgets), &s));
   if (first > 0) OK(b->ctx, wn_session_feed(b->ctx, s, ids, first, 0, NULL));
   wn_generate_options_init(&o, sizeof o);
   o.prompt = ids + first;
@@ -168,7 +170,7 @@ static void test_answers(void **state) {
     wn_budgets budgets;
     wn_answers_result r;
     wn_answers_options o = answers_of(&b);
-    wn_budgets_init(&budgets);
+    budgets_init(&budgets);
     budgets.policy = k == 1 ? WN_POLICY_H2O : WN_POLICY_WINDOW;
     if (k == 1 || k == 2) OK(b.ctx, wn_budgets_parse(b.ctx, wn_model_config_get(b.model), "6", &budgets));
     o.budgets = budgets.layers ? &budgets : NULL;
@@ -251,8 +253,9 @@ static void test_settings(void **state) {
   wn_answers_options o = answers_of(&b);
   for (int i = 0; i < N; i++) {
     snprintf(paths[i], sizeof paths[i], "%s.%d", b.log, i);
-    wn_budgets_init(&budgets[i]);
-    if (!wn_budgets_named(rows[i].name, &budgets[i])) assert_true(wn_policy_find(rows[i].name, &budgets[i].policy));
+    budgets_init(&budgets[i]);
+    if (!wn_budgets_named(rows[i].name, &budgets[i]))
+      assert_int_equal(wn_policy_find(NULL, rows[i].name, &budgets[i].policy), WN_OK);
     if (*rows[i].options) OK(b.ctx, wn_budgets_set(b.ctx, rows[i].options, &budgets[i]));
     if (i > 0) OK(b.ctx, wn_budgets_parse(b.ctx, wn_model_config_get(b.model), rows[i].budgets, &budgets[i]));
     settings[i] = (wn_answers_setting){.budgets = &budgets[i], .save = paths[i]};
@@ -333,7 +336,7 @@ static void test_resume(void **state) {
   for (int k = 0; k < 4; k++) {
     wn_answers_options other = o;
     wn_budgets budgets;
-    wn_budgets_init(&budgets);
+    budgets_init(&budgets);
     budgets.policy = WN_POLICY_WINDOW;
     OK(b.ctx, wn_budgets_parse(b.ctx, wn_model_config_get(b.model), "6", &budgets));
     if (k == 0) other.budgets = &budgets;

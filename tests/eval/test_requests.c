@@ -1,6 +1,7 @@
 /* Requests that a program makes itself: same bits as a task's evaluation of the same questions, with and without
  * budgets. Sums by hand from logits, truncation, refusals. */
 #include "eval/bench.h"
+#include "policies.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -102,7 +103,7 @@ static void test_as_the_task(void **state) {
   compare(&b, &a, NULL);
   const double whole = a.requests[0].log_probability;
   wn_budgets budgets;
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   budgets.policy = WN_POLICY_H2O;
   assert_ok(b.ctx, wn_budgets_parse(b.ctx, wn_model_config_get(b.model), "4", &budgets));
   o.budgets = &budgets;
@@ -124,7 +125,7 @@ static void test_by_hand(void **state) {
   wn_request r = {.tokens = tokens, .count = LONGEST, .context = LONGEST - 5};
   assert_ok(b.ctx, wn_score_requests(b.ctx, b.model, NULL, &r, 1));
   const int32_t *kept = tokens + LONGEST - CONTEXT - 1;
-  assert_ok(b.ctx, wn_model_logits(b.ctx, b.model, kept, NULL, 1, CONTEXT, logits));
+  assert_ok(b.ctx, wn_model_logits(b.ctx, b.model, kept, 1, CONTEXT, NULL, logits));
   double sum = 0;
   bool greedy = true;
   for (int t = CONTEXT - 5; t < CONTEXT; t++) {

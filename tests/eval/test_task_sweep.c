@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include "base/fields.h"
+#include "policies.h"
 
 enum { COUNT = 40, SETTINGS = 5 };
 
@@ -23,7 +24,7 @@ static void open_settings(const struct bench *b, struct settings *s) {
   for (int i = 0; i < SETTINGS; i++) {
     snprintf(s->logs[i], sizeof s->logs[i], "%s/log.%d", b->dir, i);
     snprintf(s->names[i], sizeof s->names[i], "setting %d", i);
-    wn_budgets_init(&s->budgets[i]);
+    budgets_init(&s->budgets[i]);
     s->budgets[i].policy = rows[i].policy;
     if (rows[i].spec)
       assert_ok(b->ctx, wn_budgets_parse(b->ctx, wn_model_config_get(b->model), rows[i].spec, &s->budgets[i]));

@@ -8,6 +8,7 @@
 #include "base/fields.h"
 #include "eval/questions.h"
 #include "reach.h"
+#include "policies.h"
 
 /* --- requests --- */
 
@@ -186,7 +187,8 @@ static double sum_of(wn_context *ctx, wn_model *model, const wn_budgets *budgets
   for (first = n; first > 0 && ids[first - 1] == ' ';) first--; /* trailing spaces belong to the continuation */
   for (const char *c = text; *c; c++) ids[n++] = (unsigned char)*c;
   const int64_t drop = n > context + 1 ? n - context - 1 : 0;
-  OK(ctx, wn_model_logits_with_budgets(ctx, model, ids + drop, NULL, 1, n - 1 - drop, budgets, logits));
+  OK(ctx, wn_model_logits(ctx, model, ids + drop, 1, n - 1 - drop, WN_OPTIONS(wn_logits_options, .budgets = budgets),
+                          logits));
   double sum = 0;
   *greedy = true;
   for (int64_t i = first; i < n; i++) {
@@ -245,7 +247,7 @@ static void test_sums(void **state) {
       wn_budgets budgets;
       wn_task_result r;
       wn_task_options o = options_of(&b);
-      wn_budgets_init(&budgets);
+      budgets_init(&budgets);
       budgets.policy = budgeted == 1 ? WN_POLICY_H2O : WN_POLICY_WINDOW;
       OK(b.ctx, wn_budgets_parse(b.ctx, wn_model_config_get(b.model), "6", &budgets));
       o.budgets = budgeted ? &budgets : NULL;
@@ -383,7 +385,7 @@ static void test_resume_of_another(void **state) {
   open_bench(&b, WN_POS_ROPE);
   put_questions(b.questions, 5);
   wn_task_options o = options_of(&b);
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   budgets.policy = WN_POLICY_SNAPKV;
   OK(b.ctx, wn_budgets_parse(b.ctx, wn_model_config_get(b.model), "8", &budgets));
   o.budgets = &budgets;

@@ -134,16 +134,16 @@ static wn_status case_models(wn_context *ctx) {
   float logits[2 * T * V];
   wn_budgets budgets = {0};
   wn_status status;
-  TRY(wn_model_load(ctx, in("model"), &a));
+  TRY(wn_model_load(ctx, in("model"), NULL, &a));
   TRY(wn_model_config_json(ctx, wn_model_config_get(a), &json));
-  TRY(wn_model_logits(ctx, a, ids, NULL, 2, T, logits));
-  wn_budgets_init(&budgets);
+  TRY(wn_model_logits(ctx, a, ids, 2, T, NULL, logits));
+  budgets_init(&budgets);
   TRY(wn_budgets_parse(ctx, wn_model_config_get(a), "3:3,4:4", &budgets));
   TRY(wn_budgets_save(ctx, &budgets, in("budgets.json")));
   TRY(wn_budgets_parse(ctx, wn_model_config_get(a), "3,5", &budgets));
-  TRY(wn_model_logits_with_budgets(ctx, a, ids, NULL, 2, T, &budgets, logits));
+  TRY(wn_model_logits(ctx, a, ids, 2, T, WN_OPTIONS(wn_logits_options, .budgets = &budgets), logits));
   TRY(wn_model_save(ctx, a, NULL, in("again")));
-  TRY(wn_model_load_float(ctx, in("again"), &b));
+  TRY(wn_model_load(ctx, in("again"), WN_OPTIONS(wn_model_load_options, .as_float = true), &b));
   TRY(wn_model_set_attention(ctx, b, "threshold.tau=0.9"));
   TRY(wn_model_set_control_tokens(ctx, b, ids, 3));
   TRY(wn_budgets_load(ctx, in("budgets.json"), &budgets));
@@ -159,7 +159,7 @@ static wn_status feed_session(wn_context *ctx, wn_model *model, const wn_session
   wn_session *s = NULL;
   float logits[2 * V];
   wn_status status;
-  TRY(wn_session_create_with(ctx, model, options, &s));
+  TRY(wn_session_create(ctx, model, options, &s));
   TRY(wn_session_feed(ctx, s, ids, T, 5, logits));
 done:
   wn_session_destroy(s);
@@ -176,7 +176,7 @@ static wn_status case_sessions(wn_context *ctx) {
                    &(wn_session_options){.size = sizeof(wn_session_options), .sequences = 1, .capacity = 20}));
   for (int i = 0; i < 3; i++) {
     static const wn_policy policies[] = {WN_POLICY_SELECTIVE, WN_POLICY_H2O, WN_POLICY_STREAMING};
-    wn_budgets_init(&budgets);
+    budgets_init(&budgets);
     budgets.policy = policies[i];
     budgets.per_kv_head = i == 1;
     budgets.cache_positions = i == 2;
@@ -224,7 +224,7 @@ static wn_status case_encoder_decoder(wn_context *ctx) {
   c.encoder.layers = 1;
   TRY(wn_model_create(ctx, &c, 3, &model));
   TRY(wn_model_save(ctx, model, NULL, in("encoder")));
-  TRY(wn_session_create(ctx, model, 2, 0, &s));
+  TRY(wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .sequences = 2), &s));
   TRY(wn_session_encode(ctx, s, ids, NULL, T));
   TRY(wn_session_feed(ctx, s, ids, 3, 0, logits));
 done:
@@ -250,7 +250,7 @@ static wn_status case_attention(wn_context *ctx) {
   TRY(wn_attention_plan_forward(plan));
   TRY(wn_attention_plan_backward(plan));
   a.dy = NULL, a.dq = a.dk = a.dv = NULL;
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   TRY(wn_budgets_parse(ctx, &shape, "4", &budgets));
   TRY(wn_attention_evictions(ctx, &c, &a, &budgets, evicted_at));
 done:
@@ -326,7 +326,7 @@ static wn_status case_imports(wn_context *ctx) {
     wn_model *model = NULL;
     wn_model_origin origin;
     TRY(wn_model_origin_read(ctx, paths[i], &origin));
-    TRY(wn_model_load(ctx, paths[i], &model));
+    TRY(wn_model_load(ctx, paths[i], NULL, &model));
     wn_model_destroy(model);
   }
   TRY(wn_model_convert(
@@ -425,7 +425,7 @@ static wn_status case_evaluation(wn_context *ctx) {
   wn_tokenizer *tok = NULL;
   wn_eval_result r;
   wn_status status;
-  TRY(wn_model_load(ctx, in("model"), &model));
+  TRY(wn_model_load(ctx, in("model"), NULL, &model));
   TRY(wn_tokenizer_load(ctx, in("model"), &tok));
   TRY(wn_eval_text(ctx, model, tok, text, sizeof text - 1,
                    &(wn_eval_options){.size = sizeof(wn_eval_options), .batch = 2}, &r));
@@ -447,7 +447,7 @@ static wn_status case_pruning(wn_context *ctx) {
   tiny_remove(in("search"));
   snprintf(search, sizeof search, "%s", in("tokens.bin"));
   snprintf(report, sizeof report, "%s", in("report.bin"));
-  TRY(wn_model_load(ctx, in("model"), &model));
+  TRY(wn_model_load(ctx, in("model"), NULL, &model));
   wn_prune_options_init(&o, sizeof o);
   o.search = (wn_prune_data){.path = search, .rows = 2}, o.report = (wn_prune_data){.path = report, .rows = 2};
   o.step = 4, o.target = 1e30, o.max_steps = 1, o.memory = UINT64_C(1) << 30;
@@ -489,7 +489,7 @@ static wn_status case_analysis(wn_context *ctx) {
   wn_budgets budgets = {0};
   wn_fit fit;
   wn_status status;
-  TRY(wn_model_load(ctx, in("model"), &model));
+  TRY(wn_model_load(ctx, in("model"), NULL, &model));
   TRY(model_of(ctx, "{\"span\":{\"limit\":8,\"ramp\":2,\"dynamic\":true}}", &spans));
   TRY(wn_tokenizer_load(ctx, "bytes", &tok));
   const wn_analysis_input input = {.tok = tok, .text = text, .bytes = sizeof text - 1, .options = &options};
@@ -499,7 +499,7 @@ static wn_status case_analysis(wn_context *ctx) {
   TRY(wn_analyze_look(ctx, model, &input, &(wn_look_options){.size = sizeof(wn_look_options), .early = 4}, &look));
   TRY(wn_look_save_svg(ctx, look, "similarity", in("look.svg")));
   TRY(wn_analyze_spans(ctx, spans, &input, &span));
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   TRY(wn_budgets_parse(ctx, wn_model_config_get(model), "4", &budgets));
   const wn_budgets *const list[] = {&budgets};
   TRY(wn_analyze_survival(ctx, model, &input, list, 1, &survival));

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "io/folder.h"
 #include "winnow/winnow.h"
+#include "policies.h"
 
 #define WRITERS_TRY(call)                                                                                              \
   do {                                                                                                                 \
@@ -149,11 +150,11 @@ static wn_status search_with(wn_context *ctx, int64_t steps) {
   wn_model *model = NULL;
   wn_prune_options o;
   wn_status status;
-  WRITERS_TRY(wn_model_load(ctx, writers_in("in"), &model));
+  WRITERS_TRY(wn_model_load(ctx, writers_in("in"), NULL, &model));
   wn_prune_options_init(&o, sizeof o);
   o.search = (wn_prune_data){.path = writers_in("a.bin"), .rows = 2};
   o.report = (wn_prune_data){.path = writers_in("b.bin"), .rows = 2};
-  wn_policy_find("window", &o.budgets.policy);
+  wn_policy_find(NULL, "window", &o.budgets.policy);
   o.step = 4, o.target = 1e30, o.max_steps = steps, o.memory = UINT64_C(1) << 30;
   WRITERS_TRY(wn_prune_search(ctx, model, &o, writers_in("search"), access(writers_in("search/search.json"), F_OK) == 0,
                               NULL, NULL, NULL));
@@ -181,7 +182,7 @@ static wn_status budgets_save(wn_context *ctx, const char *text) {
   wn_budgets budgets = {0};
   wn_status status;
   WRITERS_TRY(writers_model(ctx, 1, &model));
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   WRITERS_TRY(wn_budgets_parse(ctx, wn_model_config_get(model), text, &budgets));
   WRITERS_TRY(wn_budgets_save(ctx, &budgets, writers_in("budgets.json")));
 done:

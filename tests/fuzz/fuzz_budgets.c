@@ -3,10 +3,11 @@
 #include "fuzz/fuzz.h"
 
 #include "winnow/kv.h"
+#include "policies.h"
 
 static void again(wn_context *ctx, const wn_budgets *b) {
   wn_budgets back;
-  wn_budgets_init(&back);
+  budgets_init(&back);
   size_t n, m;
   HOLDS(wn_budgets_save(ctx, b, fuzz_path("once.json")) == WN_OK);
   if (wn_budgets_load(ctx, fuzz_path("once.json"), &back) != WN_OK) {
@@ -27,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   const uint8_t *end = size ? memchr(data, 0, size) : NULL;
   const size_t json = end ? (size_t)(end - data) : size;
   wn_budgets b;
-  wn_budgets_init(&b);
+  budgets_init(&b);
   if (wn_budgets_load(ctx, fuzz_file(data, json), &b) != WN_OK) {
     fuzz_refused(ctx);
     wn_budgets_clear(&b);

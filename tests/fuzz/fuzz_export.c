@@ -109,13 +109,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (status != WN_OK || large) return 0;
   wn_model *model = NULL, *again = NULL;
   const char *out = fuzz_path(outs[mode % 4]);
-  status = wn_model_load_float(ctx, from, &model);
+  status = wn_model_load(ctx, from, WN_OPTIONS(wn_model_load_options, .as_float = true), &model);
   if (status != WN_OK) fuzz_refused(ctx);
   const wn_status converted = wn_model_convert(ctx, from, out, &o, NULL);
   if (converted != WN_OK) fuzz_refused(ctx);
   HOLDS(status == WN_OK || converted != WN_OK); /* a model that does not load must not convert */
   if (converted == WN_OK) {
-    if (wn_model_load_float(ctx, out, &again) != WN_OK) {
+    if (wn_model_load(ctx, out, WN_OPTIONS(wn_model_load_options, .as_float = true), &again) != WN_OK) {
       fprintf(stderr, "what was converted does not load: %s\n", wn_context_error(ctx));
       abort();
     }

@@ -2,6 +2,7 @@
  * set. The files come from tools/make-goldens.py, which shares no code with the engine. */
 #include "isa.h"
 #include "support.h"
+#include "policies.h"
 
 #include <dirent.h>
 #include <jansson.h>
@@ -125,7 +126,7 @@ static void compare(const wn_context *ctx, const char *path, const struct tensor
 static int32_t *evictions(wn_context *ctx, const char *path, const wn_safetensors *file,
                           const wn_attention_config *config, wn_attention_arrays *a, int64_t budget) {
   wn_budgets budgets;
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   budgets.layers = 1, budgets.tokens = &budget;
   const wn_safetensors_entry *want = wn_safetensors_find(file, "evicted_at");
   a->evicted_groups = wn_attention_eviction_groups(config, a, &budgets);

@@ -56,7 +56,8 @@ static void check_session(wn_context *ctx, const char *name, wn_model *model, co
   wn_session *session;
   float *logits = malloc((size_t)(x->B * x->V) * sizeof *logits);
   for (int64_t chunk = 0; chunk < 4; chunk += 3) {
-    assert_ok(ctx, wn_session_create(ctx, model, x->B, x->T, &session));
+    assert_ok(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .sequences = x->B, .capacity = x->T),
+                                     &session));
     assert_ok(ctx, wn_session_feed(ctx, session, x->tokens, x->T, chunk, logits));
     for (int64_t b = 0; b < x->B; b++)
       close_to(name, chunk ? "in chunks" : "fed", logits + b * x->V, x->logits + ((b + 1) * x->T - 1) * x->V, x->V,
@@ -85,11 +86,12 @@ static void check_path(const char *path, const char *name, const char *backend, 
   open_expected(ctx, name, &x);
   for (int as_float = 0; as_float < 2; as_float++) {
     wn_model *model;
-    assert_ok(ctx, as_float ? wn_model_load_float(ctx, path, &model) : wn_model_load(ctx, path, &model));
+    assert_ok(ctx, as_float ? wn_model_load(ctx, path, WN_OPTIONS(wn_model_load_options, .as_float = true), &model)
+                            : wn_model_load(ctx, path, NULL, &model));
     const bool rounded = !exact && !strcmp(backend, "cpu") && rounds(model);
     if (x.T <= wn_model_config_get(model)->context) {
       float *logits = malloc((size_t)(x.B * x.T * x.V) * sizeof *logits);
-      assert_ok(ctx, wn_model_logits(ctx, model, x.tokens, NULL, x.B, x.T, logits));
+      assert_ok(ctx, wn_model_logits(ctx, model, x.tokens, x.B, x.T, NULL, logits));
       close_to(name, as_float ? "as floats" : "as it is", logits, x.logits, x.B * x.T * x.V, rounded);
       free(logits);
     }
@@ -185,8 +187,9 @@ static void check_growth(const char *model_name, const char *short_name, const c
   open_expected(ctx, short_name, &x);
   open_expected(ctx, model_name, &y);
   assert_true(x.T == 20 && y.T > 20);
-  assert_ok(ctx, wn_model_load(ctx, path, &model));
-  assert_ok(ctx, wn_session_create(ctx, model, x.B, 64, &session));
+  assert_ok(ctx, wn_model_load(ctx, path, NULL, &model));
+  assert_ok(ctx,
+            wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .sequences = x.B, .capacity = 64), &session));
   float *logits = malloc((size_t)(x.B * x.V) * sizeof *logits);
   for (int growing = 0; growing < 2; growing++) {
     const struct expected *e = growing ? &y : &x;

@@ -40,7 +40,7 @@ static void check_model(wn_context *ctx, const char *name, wn_dtype dtype, doubl
   char path[4096];
   struct wn_model *loaded = NULL;
   snprintf(path, sizeof path, "%s/golden/model-%s", WN_TEST_DIR, name);
-  assert_ok(ctx, wn_model_load(ctx, path, &loaded));
+  assert_ok(ctx, wn_model_load(ctx, path, NULL, &loaded));
   snprintf(path, sizeof path, "%s/golden/model-%s/expected.safetensors", WN_TEST_DIR, name);
   wn_safetensors *file = NULL;
   assert_ok(ctx, wn_safetensors_open(ctx, path, &file));
@@ -54,7 +54,8 @@ static void check_model(wn_context *ctx, const char *name, wn_dtype dtype, doubl
     const size_t n = e->bytes / sizeof(double);
     float *logits = malloc(n * sizeof *logits);
     double *want = copy_of(e);
-    assert_ok(ctx, wn_model_logits(ctx, loaded, tokens, starts, B, T, logits));
+    assert_ok(ctx,
+              wn_model_logits(ctx, loaded, tokens, B, T, WN_OPTIONS(wn_logits_options, .doc_start = starts), logits));
     close_to(name, "logits", WN_F32, logits, WN_F64, want, n, limit);
     free(logits);
     free(want);

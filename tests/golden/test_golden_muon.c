@@ -72,7 +72,7 @@ static void check_model(wn_context *ctx, const wn_safetensors *want, const char 
   char path[4096];
   struct wn_model *loaded = NULL, *model;
   snprintf(path, sizeof path, "%s/golden/model-%s", WN_TEST_DIR, name);
-  assert_ok(ctx, wn_model_load(ctx, path, &loaded));
+  assert_ok(ctx, wn_model_load(ctx, path, NULL, &loaded));
   snprintf(path, sizeof path, "%s/golden/model-%s/expected.safetensors", WN_TEST_DIR, name);
   wn_safetensors *file = NULL;
   wn_safetensors_entry shape = {0};

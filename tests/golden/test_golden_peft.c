@@ -40,7 +40,7 @@ static const char *golden(const char *kind, const char *name) {
 
 static wn_status load(const char *path, const char *adapter, bool as_float, wn_model **out) {
   const wn_model_load_options options = {.size = sizeof options, .as_float = as_float, .adapter = adapter};
-  return wn_model_load_with(ctx, path, &options, out);
+  return wn_model_load(ctx, path, &options, out);
 }
 
 /* The largest difference from peft's logits, and the largest of those. */
@@ -54,7 +54,7 @@ static double apart(wn_model *model, const char *name, double *largest) {
   int32_t *tokens = malloc(t->bytes);
   memcpy(want, y->data, y->bytes);
   memcpy(tokens, t->data, t->bytes);
-  assert_ok(ctx, wn_model_logits(ctx, model, tokens, NULL, t->shape[0], t->shape[1], got));
+  assert_ok(ctx, wn_model_logits(ctx, model, tokens, t->shape[0], t->shape[1], NULL, got));
   double worst = 0;
   *largest = 0;
   for (size_t i = 0; i < y->bytes / sizeof *got; i++) {

@@ -9,6 +9,7 @@
 #include "decode/session.h"
 #include "model/workspace.h"
 #include "winnow/kv.h"
+#include "policies.h"
 
 static const struct {
   const char *model;
@@ -118,7 +119,8 @@ static void check_batch(wn_context *ctx, struct wn_model *model, const struct ex
                         const wn_budgets *budgets, double limit) {
   const int64_t L = model->config.layers, n = want->B * want->T;
   float *logits = malloc((size_t)(n * want->V) * sizeof *logits);
-  assert_ok(ctx, wn_model_logits_with_budgets(ctx, model, tokens, NULL, want->B, want->T, budgets, logits));
+  assert_ok(ctx, wn_model_logits(ctx, model, tokens, want->B, want->T,
+                                 WN_OPTIONS(wn_logits_options, .budgets = budgets), logits));
   double square = 0, total = 0;
   for (int64_t i = 0; i < n * want->V; i++) {
     const double w = want->logits[i], d = (double)logits[i] - w;
@@ -163,11 +165,13 @@ static void check_case(wn_context *ctx, struct wn_model *model, const char *fold
   assert_int_equal(shape[0], model->config.layers);
   assert_true(want.T <= 64 && want.B * want.T <= 256);
   wn_budgets budgets;
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   snprintf(path, sizeof path, "%s/%s.json", folder, name);
   assert_ok(ctx, wn_budgets_load(ctx, path, &budgets));
   wn_session *s = NULL;
-  assert_ok(ctx, wn_session_create_with_budgets(ctx, model, want.B, want.T, &budgets, &s));
+  assert_ok(ctx, wn_session_create(
+                     ctx, model,
+                     WN_OPTIONS(wn_session_options, .sequences = want.B, .capacity = want.T, .budgets = &budgets), &s));
   for (int i = 0; i < FEEDINGS; i++) feed_all(ctx, s, &want, tokens, &feedings[i], limit);
   check_batch(ctx, model, &want, tokens, &budgets, limit);
   wn_session_destroy(s);
@@ -184,7 +188,7 @@ static void check_all(const char *backend, const char *isa, int threads, wn_dtyp
     int64_t shape[WN_MAX_DIMS];
     struct wn_model *loaded = NULL, *model;
     snprintf(folder, sizeof folder, "%s/golden/policy-%s", WN_TEST_DIR, goldens[i].model);
-    assert_ok(ctx, wn_model_load(ctx, folder, &loaded));
+    assert_ok(ctx, wn_model_load(ctx, folder, NULL, &loaded));
     model = model_in(ctx, loaded, dtype);
     snprintf(path, sizeof path, "%s/tokens.safetensors", folder);
     int32_t *tokens = array(ctx, path, "tokens", shape);

@@ -13,7 +13,7 @@ int main(void) {
   const int32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
   wn_session *session = NULL;
   int bad = wn_context_create(NULL, &ctx) || wn_model_config_resolve(ctx, &config) ||
-            wn_model_create(ctx, &config, 1, &model) || wn_session_create(ctx, model, 1, 0, &session) ||
+            wn_model_create(ctx, &config, 1, &model) || wn_session_create(ctx, model, NULL, &session) ||
             wn_session_feed(ctx, session, tokens, 8, 0, logits);
   if (bad)
     fprintf(stderr, "%s\n", ctx ? wn_context_error(ctx) : "no context");

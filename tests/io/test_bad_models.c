@@ -402,7 +402,7 @@ static void put_text_file(const char *dir, const char *name, const char *text) {
 
 static void refused(const char *what, const char *path, const char *expected) {
   wn_model *model = NULL;
-  const wn_status status = wn_model_load(ctx, path, &model);
+  const wn_status status = wn_model_load(ctx, path, NULL, &model);
   if (status == WN_OK || !strstr(wn_context_error(ctx), expected))
     fail_msg("%s: expected a refusal with \"%s\", found %s: %s", what, expected, wn_status_name(status),
              status == WN_OK ? "" : wn_context_error(ctx));
@@ -477,7 +477,7 @@ static void hf_configs(void **state) {
   wn_model *model;
   copy_golden("llama", "config.json", folder);
   copy_golden("llama", "model.safetensors", folder);
-  assert_ok(ctx, wn_model_load(ctx, folder, &model));
+  assert_ok(ctx, wn_model_load(ctx, folder, NULL, &model));
   wn_model_destroy(model);
   for (size_t i = 0; i < sizeof llama_cases / sizeof *llama_cases; i++) {
     char what[200];
@@ -687,7 +687,7 @@ static void indexes(void **state) {
   }
   copy_golden("qwen3", "model.safetensors.index.json", dir);
   wn_model *model;
-  assert_ok(ctx, wn_model_load(ctx, dir, &model));
+  assert_ok(ctx, wn_model_load(ctx, dir, NULL, &model));
   wn_model_destroy(model);
   /* A tensor moved to another shard, and a tensor missing from the index. */
   place_in(path, dir, "model.safetensors.index.json");

@@ -121,7 +121,7 @@ static void make_plain(void) {
 static wn_status load(const char *path, wn_check check, bool as_float) {
   const wn_model_load_options options = {.size = sizeof options, .check_tensors = check, .as_float = as_float};
   wn_model *model = NULL;
-  const wn_status status = wn_model_load_with(ctx, path, &options, &model);
+  const wn_status status = wn_model_load(ctx, path, &options, &model);
   assert_true((status == WN_OK) == (model != NULL));
   wn_model_destroy(model);
   return status;
@@ -145,7 +145,7 @@ static void files(void **state) {
       assert_refused(ctx, load(path, WN_CHECK_YES, as_float), WN_ERR_FORMAT, name);
       assert_ok(ctx, load(path, WN_CHECK_NO, as_float));
     }
-    assert_refused(ctx, wn_model_load(ctx, path, &model), WN_ERR_FORMAT, name);
+    assert_refused(ctx, wn_model_load(ctx, path, NULL, &model), WN_ERR_FORMAT, name);
     const char *out = path_in(folder, "out.gguf");
     assert_refused(ctx, wn_model_convert(ctx, path, out, &o, NULL), WN_ERR_FORMAT, name);
     o.to = WN_CONVERT_HF;
@@ -155,7 +155,7 @@ static void files(void **state) {
   }
   const wn_model_load_options wrong = {.size = sizeof wrong, .check_tensors = (wn_check)3};
   wn_model *model;
-  assert_refused(ctx, wn_model_load_with(ctx, path_in(folder, "plain.gguf"), &wrong, &model), WN_ERR_ARGUMENT, "3");
+  assert_refused(ctx, wn_model_load(ctx, path_in(folder, "plain.gguf"), &wrong, &model), WN_ERR_ARGUMENT, "3");
 }
 
 /* Types of 16 bits, in other programs' folders. */
@@ -205,7 +205,7 @@ static void evaluation(void **state) {
   wn_recipe recipe;
   wn_data_source *source;
   wn_eval_result result;
-  assert_ok(ctx, wn_model_load_with(ctx, path_in(folder, "bad.gguf"), &options, &model));
+  assert_ok(ctx, wn_model_load(ctx, path_in(folder, "bad.gguf"), &options, &model));
   wn_recipe_init(&recipe);
   const int32_t tokens[33] = {1, 2, 3, 4, 5};
   assert_ok(ctx, wn_token_file_write(ctx, path_in(folder, "val.bin"), "llmc", 8, tokens, 33));

@@ -260,7 +260,7 @@ static void test_live_writer(void **state) {
     c.vocab_size = V, c.context = T, c.layers = 1, c.width = 16, c.heads = 2, c.kv_heads = 2, c.head_size = 8;
     c.ffn_width = 10, c.init_std = 0.3, c.position = i ? WN_POS_ROPE : WN_POS_NONE;
     must(b.ctx, wn_model_create(b.ctx, &c, (uint64_t)i + 1, &models[i]));
-    must(b.ctx, wn_model_logits(b.ctx, models[i], tokens, NULL, 1, T, want[i]));
+    must(b.ctx, wn_model_logits(b.ctx, models[i], tokens, 1, T, NULL, want[i]));
   }
   must(b.ctx, wn_model_save(b.ctx, models[0], NULL, b.dir));
   fflush(NULL);
@@ -274,11 +274,11 @@ static void test_live_writer(void **state) {
   const double enough = wn_seconds_now() + 5;
   for (int i = 0; !*bad && ((i < LOADS && wn_seconds_now() < enough) || ((!seen[0] || !seen[1]) && i < 100 * LOADS));
        i++) {
-    if (wn_model_load(b.ctx, b.dir, &found) != WN_OK) {
+    if (wn_model_load(b.ctx, b.dir, NULL, &found) != WN_OK) {
       snprintf(bad, sizeof bad, "load %d: %s", i, wn_context_error(b.ctx));
       break;
     }
-    must(b.ctx, wn_model_logits(b.ctx, found, tokens, NULL, 1, T, logits));
+    must(b.ctx, wn_model_logits(b.ctx, found, tokens, 1, T, NULL, logits));
     wn_model_destroy(found);
     const int which = memcmp(logits, want[1], sizeof logits) == 0;
     if (!which && memcmp(logits, want[0], sizeof logits) != 0) snprintf(bad, sizeof bad, "load %d: a mixture", i);

@@ -73,8 +73,8 @@ static wn_gguf *put_all(void) {
 
 static void same(const char *path) {
   wn_model *a, *b;
-  assert_ok(ctx, wn_model_load_float(ctx, whole(), &a));
-  assert_ok(ctx, wn_model_load_float(ctx, path, &b));
+  assert_ok(ctx, wn_model_load(ctx, whole(), WN_OPTIONS(wn_model_load_options, .as_float = true), &a));
+  assert_ok(ctx, wn_model_load(ctx, path, WN_OPTIONS(wn_model_load_options, .as_float = true), &b));
   assert_int_equal(wn_model_tensor_count(a), wn_model_tensor_count(b));
   for (int i = 0; i < wn_model_tensor_count(a); i++) {
     wn_safetensors_entry x, y;
@@ -98,11 +98,11 @@ static void parts(void **state) {
   wn_gguf_close(put_all());
   const char *first = path_in(folder, name_of(0));
   same(first);
-  assert_ok(ctx, wn_model_load(ctx, whole(), &a));
-  assert_ok(ctx, wn_model_load(ctx, first, &b));
+  assert_ok(ctx, wn_model_load(ctx, whole(), NULL, &a));
+  assert_ok(ctx, wn_model_load(ctx, first, NULL, &b));
   assert_int_equal(wn_model_config_get(b)->vocab_size, 48);
-  assert_ok(ctx, wn_model_logits(ctx, a, tokens, NULL, 1, 4, x));
-  assert_ok(ctx, wn_model_logits(ctx, b, tokens, NULL, 1, 4, y));
+  assert_ok(ctx, wn_model_logits(ctx, a, tokens, 1, 4, NULL, x));
+  assert_ok(ctx, wn_model_logits(ctx, b, tokens, 1, 4, NULL, y));
   assert_memory_equal(x, y, sizeof x);
   wn_model_destroy(a);
   wn_model_destroy(b);
@@ -116,7 +116,7 @@ static void parts(void **state) {
 
 static void refused(const char *name, wn_status expected, const char *message) {
   wn_model *model = NULL;
-  assert_refused(ctx, wn_model_load(ctx, path_in(folder, name), &model), expected, message);
+  assert_refused(ctx, wn_model_load(ctx, path_in(folder, name), NULL, &model), expected, message);
   assert_null(model);
   assert_null(strchr(wn_context_error(ctx), '\n'));
 }

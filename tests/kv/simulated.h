@@ -13,6 +13,7 @@
 #include "kv/evictions.h"
 #include "kv/policy.h"
 #include "ops/attention.h"
+#include "policies.h"
 
 static wn_context *ctx;
 
@@ -290,7 +291,7 @@ static int64_t check_at(const struct place *places, int count, wn_policy policy,
     call_make(&c, dtype, seed, policy == WN_POLICY_SELECTIVE || (weights && seed % 2));
     int64_t tokens[2] = {1, 1 + pick(seed, pick(seed, 2) ? c.a.Tk : 6)};
     wn_budgets x;
-    wn_budgets_init(&x);
+    budgets_init(&x);
     x.policy = policy, x.layers = 2, x.tokens = tokens, x.seed = seed, x.sinks = pick(seed, 5);
     x.per_kv_head = pick(seed, 2) && !(weights && c.a.sel.on && wn_selection_groups(&c.a) != c.a.Hkv);
     int64_t of_heads[2 * 6];

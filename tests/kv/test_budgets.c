@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "kv/cache.h"
 #include "winnow/model.h"
+#include "policies.h"
 
 static wn_context *ctx;
 static char dir[64];
@@ -19,7 +20,7 @@ static wn_model_config config_of(int64_t layers) {
 
 static void parsed(const wn_model_config *c, const char *text, const int64_t *expected) {
   wn_budgets b;
-  wn_budgets_init(&b);
+  budgets_init(&b);
   assert_ok(ctx, wn_budgets_parse(ctx, c, text, &b));
   assert_int_equal(b.layers, c->layers);
   int64_t total = 0;
@@ -44,7 +45,7 @@ static void every_spelling(void **state) {
 
 static void heads_parsed(const wn_model_config *c, const char *text, const int64_t *expected, int64_t total) {
   wn_budgets b;
-  wn_budgets_init(&b);
+  budgets_init(&b);
   assert_ok(ctx, wn_budgets_parse(ctx, c, text, &b));
   assert_int_equal(b.layers, c->layers);
   assert_int_equal(b.heads, c->kv_heads);
@@ -61,7 +62,7 @@ static void heads_parsed(const wn_model_config *c, const char *text, const int64
   assert_ok(ctx, wn_budgets_check(ctx, &b, c));
   char path[128];
   wn_budgets back;
-  wn_budgets_init(&back);
+  budgets_init(&back);
   snprintf(path, sizeof path, "%s/budgets.json", dir);
   assert_ok(ctx, wn_budgets_save(ctx, &b, path));
   assert_ok(ctx, wn_budgets_load(ctx, path, &back));
@@ -83,7 +84,7 @@ static void budgets_of_heads(void **state) {
   /* Numbers and lists mixed. */
   wn_budgets b;
   char path[128];
-  wn_budgets_init(&b);
+  budgets_init(&b);
   snprintf(path, sizeof path, "%s/budgets.json", dir);
   const char *text = "{\"policy\": \"h2o\", \"tokens\": [6, [2, 9], 1], \"per_kv_head\": true}";
   assert_ok(ctx, wn_file_write(ctx, path, text, strlen(text)));
@@ -101,7 +102,7 @@ static void a_file_over_choices(void **state) {
   const char *text = "{\"tokens\": [6, 7], \"sinks\": 3}";
   wn_budgets b;
   char path[128];
-  wn_budgets_init(&b);
+  budgets_init(&b);
   b.policy = WN_POLICY_STREAMING, b.sinks = 1, b.recent = 0.25, b.cache = WN_CACHE_HALF;
   snprintf(path, sizeof path, "%s/some.json", dir);
   assert_ok(ctx, wn_file_write(ctx, path, text, strlen(text)));
@@ -124,7 +125,7 @@ static void bytes_are_those_of_the_cache(void **state) {
     for (int n = 0; n < 8; n++) {
       const int i = n / 2;
       wn_budgets b;
-      wn_budgets_init(&b);
+      budgets_init(&b);
       b.policy = selective ? WN_POLICY_SELECTIVE : WN_POLICY_WINDOW;
       b.cache = n % 2 ? WN_CACHE_HALF : WN_CACHE_FLOAT;
       assert_ok(ctx, wn_budgets_parse(ctx, &c, texts[i], &b));
@@ -174,7 +175,7 @@ static void wrong_spellings_are_refused(void **state) {
   const wn_model_config c = config_of(2);
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     wn_budgets b;
-    wn_budgets_init(&b);
+    budgets_init(&b);
     assert_int_equal(wn_budgets_parse(ctx, &c, rows[i].text, &b), WN_ERR_CONFIG);
     if (!strstr(wn_context_error(ctx), rows[i].part)) fail_msg("%s: %s", rows[i].text, wn_context_error(ctx));
     wn_budgets_clear(&b);
@@ -187,8 +188,8 @@ static void files_there_and_back(void **state) {
   const wn_model_config c = config_of(3);
   snprintf(path, sizeof path, "%s/budgets.json", dir);
   wn_budgets b, back;
-  wn_budgets_init(&b);
-  wn_budgets_init(&back);
+  budgets_init(&b);
+  budgets_init(&back);
   assert_ok(ctx, wn_budgets_parse(ctx, &c, "9,8,70000000000", &b));
   b.policy = WN_POLICY_H2O, b.recent = 0.3, b.seed = UINT64_MAX, b.sinks = 7, b.per_kv_head = true;
   assert_ok(ctx, wn_budgets_save(ctx, &b, path));
@@ -233,7 +234,7 @@ static void wrong_files_are_refused(void **state) {
   snprintf(path, sizeof path, "%s/budgets.json", dir);
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     wn_budgets b;
-    wn_budgets_init(&b);
+    budgets_init(&b);
     b.sinks = 3;
     assert_ok(ctx, wn_file_write(ctx, path, rows[i].text, strlen(rows[i].text)));
     assert_int_not_equal(wn_budgets_load(ctx, path, &b), WN_OK);
@@ -246,7 +247,7 @@ static void what_goes_with_a_model(void **state) {
   (void)state;
   wn_model_config c = config_of(2);
   wn_budgets b;
-  wn_budgets_init(&b);
+  budgets_init(&b);
   assert_ok(ctx, wn_budgets_parse(ctx, &c, "64", &b));
 #define REFUSED(part)                                                                                                  \
   do {                                                                                                                 \

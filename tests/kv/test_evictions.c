@@ -3,6 +3,7 @@
  * budget, budgets for single key-value heads; on ref in both precisions and on the cpu backend. A budget of the
  * sequence's length or more evicts nothing. Bad calls are refused. */
 #include "kv/simulated.h"
+#include "policies.h"
 
 static int64_t check(wn_policy policy, uint64_t seed) {
   enum wn_isa isa;
@@ -60,7 +61,7 @@ static void test_nothing_goes(void **state) {
   for (int i = 0; i < 4 * WN_POLICY_COUNT; i++) {
     wn_budgets x;
     int64_t K = budgets[i % 4];
-    wn_budgets_init(&x);
+    budgets_init(&x);
     x.policy = (wn_policy)(i / 4);
     x.layers = 1, x.tokens = &K;
     assert_false(wn_evictions_any(&x, 0, T));
@@ -96,7 +97,7 @@ static void test_one_head_keeps_all(void **state) {
       continue;
     }
     wn_budgets x;
-    wn_budgets_init(&x);
+    budgets_init(&x);
     int64_t most = T, of_heads[6];
     x.policy = WN_POLICY_TOVA, x.layers = 1, x.tokens = &most, x.per_kv_head = true;
     x.heads = P, x.head_tokens = of_heads;
@@ -137,7 +138,7 @@ static void test_refused(void **state) {
   int32_t *evicted_at = malloc((size_t)(c.a.B * c.a.Tk) * sizeof *evicted_at);
   int64_t tokens[1] = {2};
   wn_budgets x;
-  wn_budgets_init(&x);
+  budgets_init(&x);
   x.layers = 1, x.tokens = tokens;
   assert_int_equal(find(wn_backend_ref(), WN_F32, 1, &x, 0, &c.a, evicted_at), WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(ctx), "selective"));

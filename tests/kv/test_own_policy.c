@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "kv/policy.h"
+#include "policies.h"
 
 enum { LENGTH = 60, LAYERS = 2 };
 
@@ -70,12 +71,14 @@ static void logits_of(const struct bench *b, const wn_budgets *budgets, float *s
   int32_t ids[LENGTH];
   wn_session *s;
   tokens_of(ids);
-  must(b->ctx, wn_session_create_with_budgets(b->ctx, b->model, 1, CONTEXT, budgets, &s));
+  must(b->ctx, wn_session_create(b->ctx, b->model,
+                                 WN_OPTIONS(wn_session_options, .capacity = CONTEXT, .budgets = budgets), &s));
   for (int t = 0; t < LENGTH; t++) must(b->ctx, wn_session_feed(b->ctx, s, ids + t, 1, 0, single + t * VOCAB));
   wn_session_reset(s);
   must(b->ctx, wn_session_feed(b->ctx, s, ids, LENGTH, 16, pieces));
   wn_session_destroy(s);
-  must(b->ctx, wn_model_logits_with_budgets(b->ctx, b->model, ids, NULL, 1, LENGTH, budgets, whole));
+  must(b->ctx,
+       wn_model_logits(b->ctx, b->model, ids, 1, LENGTH, WN_OPTIONS(wn_logits_options, .budgets = budgets), whole));
 }
 
 static void test_as_built_in(void **state) {
@@ -91,7 +94,7 @@ static void test_as_built_in(void **state) {
     const struct bench *b = g->policy == WN_POLICY_SELECTIVE ? &selecting : &standard;
     int64_t tokens[LAYERS] = {7, 12};
     wn_budgets budgets;
-    wn_budgets_init(&budgets);
+    budgets_init(&budgets);
     budgets.layers = LAYERS, budgets.tokens = tokens, budgets.per_kv_head = g->per_kv_head;
     budgets.policy = g->policy, budgets.recent = 0;
     logits_of(b, &budgets, want[0], want[1], want[2]);
@@ -119,7 +122,7 @@ static void test_as_built_in(void **state) {
 static void refused(const struct bench *b, const wn_own_policy *own, const char *text) {
   int64_t tokens[LAYERS] = {4, 4};
   wn_budgets budgets;
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   budgets.layers = LAYERS, budgets.tokens = tokens, budgets.policy = WN_POLICY_OWN, budgets.own = own;
   assert_true(wn_budgets_check(b->ctx, &budgets, wn_model_config_get(b->model)) != WN_OK);
   if (!strstr(wn_context_error(b->ctx), text)) fail_msg("%s, expected %s", wn_context_error(b->ctx), text);
@@ -145,30 +148,33 @@ static void test_refused(void **state) {
   wn_budgets budgets, read;
   wn_session *s;
   tokens_of(ids);
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   budgets.layers = LAYERS, budgets.tokens = tokens, budgets.policy = WN_POLICY_OWN, budgets.own = &good;
   seen.failing = 3;
-  must(b.ctx, wn_session_create_with_budgets(b.ctx, b.model, 1, CONTEXT, &budgets, &s));
+  must(b.ctx,
+       wn_session_create(b.ctx, b.model, WN_OPTIONS(wn_session_options, .capacity = CONTEXT, .budgets = &budgets), &s));
   assert_int_equal(wn_session_feed(b.ctx, s, ids, LENGTH, 0, logits), WN_ERR_CANCELLED);
   assert_non_null(strstr(wn_context_error(b.ctx), "its function failed in layer"));
   wn_session_destroy(s);
   seen.calls = 0;
-  assert_int_equal(wn_model_logits_with_budgets(b.ctx, b.model, ids, NULL, 1, LENGTH, &budgets, logits),
-                   WN_ERR_CANCELLED);
+  assert_int_equal(
+      wn_model_logits(b.ctx, b.model, ids, 1, LENGTH, WN_OPTIONS(wn_logits_options, .budgets = &budgets), logits),
+      WN_ERR_CANCELLED);
   assert_non_null(strstr(wn_context_error(b.ctx), "its function failed in layer"));
   assert_int_equal(seen.calls, 3);
   seen = (struct seen){.policy = WN_POLICY_KNORM, .needs = WN_OWN_KEYS, .score = NAN};
-  assert_int_equal(wn_model_logits_with_budgets(b.ctx, b.model, ids, NULL, 1, LENGTH, &budgets, logits),
-                   WN_ERR_ARGUMENT);
+  assert_int_equal(
+      wn_model_logits(b.ctx, b.model, ids, 1, LENGTH, WN_OPTIONS(wn_logits_options, .budgets = &budgets), logits),
+      WN_ERR_ARGUMENT);
   assert_non_null(strstr(wn_context_error(b.ctx), "not a number"));
   assert_int_equal(wn_budgets_save(b.ctx, &budgets, "/nowhere/budgets.json"), WN_ERR_UNSUPPORTED);
   budgets.own = NULL;
   assert_int_equal(wn_attention_eviction_groups(&wn_model_config_get(b.model)->attention,
                                                 &(wn_attention_arrays){.Hkv = 2}, &budgets),
                    1);
-  wn_budgets_init(&read);
+  budgets_init(&read);
   wn_policy none = 5;
-  assert_false(wn_policy_find("own", &none));
+  assert_int_not_equal(wn_policy_find(NULL, "own", &none), WN_OK);
   assert_int_equal(wn_budgets_set(b.ctx, "policy=own", &read), WN_ERR_CONFIG);
   assert_string_equal(wn_policy_name(WN_POLICY_OWN), "own");
   bench_clear(&b);

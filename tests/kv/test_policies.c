@@ -8,6 +8,7 @@
 
 #include "decode/session.h"
 #include "kv/evictions.h"
+#include "policies.h"
 
 enum { LENGTH = 77, LAYERS = 2 };
 
@@ -20,12 +21,12 @@ static void test_registry(void **state) {
     wn_policy found = -1;
     if (p < WN_POLICY_COUNT) assert_string_equal(wn_policy_name(p), names[p]);
     assert_string_equal(wn_policy_at(p)->name, wn_policy_name(p));
-    assert_true(wn_policy_find(wn_policy_name(p), &found) && found == p);
+    assert_true(wn_policy_find(NULL, wn_policy_name(p), &found) == WN_OK && found == p);
     assert_true(strlen(wn_policy_at(p)->summary) > 10);
     assert_int_equal(wn_policy_at(p)->selective, (wn_policy_row(p)->needs & WN_POLICY_SELECTIONS) != 0);
   }
   wn_policy none = 7;
-  assert_false(wn_policy_find("lru", &none));
+  assert_int_not_equal(wn_policy_find(NULL, "lru", &none), WN_OK);
   assert_int_equal(none, 7);
   assert_null(wn_policy_at(wn_policy_count()));
   assert_null(wn_policy_at(-1));
@@ -144,18 +145,20 @@ static void near(const char *what, const float *x, const float *y, int64_t n) {
 static void everywhere(const struct bench *b, wn_policy policy, bool per_kv_head, int64_t K) {
   wn_budgets budgets;
   int64_t tokens[LAYERS] = {K, K};
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   budgets.policy = policy, budgets.layers = LAYERS, budgets.tokens = tokens, budgets.per_kv_head = per_kv_head;
   int32_t ids[CONTEXT], held[3][LAYERS * 4 * LENGTH];
   static float whole[LENGTH * VOCAB], found[VOCAB];
   for (int i = 0; i < CONTEXT; i++) ids[i] = (int32_t)wn_random_below(5, WN_STREAM_TEST, (uint64_t)i, 9, VOCAB);
   must(b->ctx, wn_budgets_check(b->ctx, &budgets, wn_model_config_get(b->model)));
-  must(b->ctx, wn_model_logits_with_budgets(b->ctx, b->model, ids, NULL, 1, LENGTH, &budgets, whole));
+  must(b->ctx,
+       wn_model_logits(b->ctx, b->model, ids, 1, LENGTH, WN_OPTIONS(wn_logits_options, .budgets = &budgets), whole));
   memset(held, 0, sizeof held);
   for (int way = 0; way < 3; way++) { /* token by token; a prompt in pieces; at once */
     static const char *const names[] = {"token by token", "in pieces", "at once"};
     wn_session *s;
-    must(b->ctx, wn_session_create_with_budgets(b->ctx, b->model, 1, CONTEXT, &budgets, &s));
+    must(b->ctx, wn_session_create(b->ctx, b->model,
+                                   WN_OPTIONS(wn_session_options, .capacity = CONTEXT, .budgets = &budgets), &s));
     for (int64_t t = 0; way == 0 && t < LENGTH; t++) {
       must(b->ctx, wn_session_feed(b->ctx, s, ids + t, 1, 0, found));
       near(names[way], whole + t * VOCAB, found, VOCAB);
@@ -185,14 +188,15 @@ static void compared(const struct bench *b, wn_policy policy, int64_t K) {
   double loss = 0;
   uint64_t counted = 0;
   int64_t tokens[LAYERS] = {K, K};
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   budgets.policy = policy, budgets.layers = LAYERS, budgets.tokens = tokens;
   for (int64_t row = 0; row < ROWS; row++) {
     int32_t ids[CONTEXT + 1];
     static float logits[CONTEXT * VOCAB];
     for (int64_t i = 0; i < CONTEXT + 1; i++)
       ids[i] = (int32_t)wn_random_below(1, WN_STREAM_TEST, (uint64_t)(row * CONTEXT + i), 0, VOCAB);
-    must(b->ctx, wn_model_logits_with_budgets(b->ctx, b->model, ids, NULL, 1, CONTEXT, &budgets, logits));
+    must(b->ctx, wn_model_logits(b->ctx, b->model, ids, 1, CONTEXT, WN_OPTIONS(wn_logits_options, .budgets = &budgets),
+                                 logits));
     for (int64_t t = 0; t < CONTEXT; t++, counted++) {
       double sum = 0;
       for (int64_t v = 0; v < VOCAB; v++) sum += exp((double)logits[t * VOCAB + v]);
@@ -214,7 +218,7 @@ static void test_same_options(void **state) {
   int64_t tokens[2] = {3, 4};
   wn_budgets x, y;
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
-    wn_budgets_init(&x), wn_budgets_init(&y);
+    budgets_init(&x), budgets_init(&y);
     y.tokens = tokens, y.layers = 2;
     assert_true(wn_budgets_same_options(&x, &y));
     assert_int_equal(wn_budgets_set(NULL, settings[i], &y), WN_OK);
@@ -254,11 +258,14 @@ static void test_unserved(void **state) {
   const int32_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8};
   float logits[8 * VOCAB];
   bench_init(&b, NULL, 0);
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   budgets.policy = unserved_policy, budgets.layers = LAYERS, budgets.tokens = tokens;
   names_it(&b, wn_budgets_check(b.ctx, &budgets, wn_model_config_get(b.model)), WN_ERR_UNSUPPORTED);
-  names_it(&b, wn_session_create_with_budgets(b.ctx, b.model, 1, 8, &budgets, &s), WN_ERR_UNSUPPORTED);
-  names_it(&b, wn_model_logits_with_budgets(b.ctx, b.model, ids, NULL, 1, 8, &budgets, logits), WN_ERR_UNSUPPORTED);
+  names_it(&b,
+           wn_session_create(b.ctx, b.model, WN_OPTIONS(wn_session_options, .capacity = 8, .budgets = &budgets), &s),
+           WN_ERR_UNSUPPORTED);
+  names_it(&b, wn_model_logits(b.ctx, b.model, ids, 1, 8, WN_OPTIONS(wn_logits_options, .budgets = &budgets), logits),
+           WN_ERR_UNSUPPORTED);
   const wn_prune_subject subject = {.name = "model", .model = b.model};
   wn_prune_compare_options o;
   wn_prune_comparison c;

@@ -33,7 +33,7 @@ enum { CHOICES = sizeof choices / sizeof *choices };
 
 static inline void budgets_of(const struct choice *c, const wn_model_config *config, int64_t K, wn_budgets *out) {
   char text[96];
-  wn_budgets_init(out);
+  budgets_init(out);
   out->policy = c->policy, out->per_kv_head = c->per_kv_head, out->cache_positions = c->cache_positions;
   out->sinks = 2, out->seed = 3, out->snapkv.rows = 3, out->snapkv.neighbours = 1;
   snprintf(text, sizeof text, "%d,%d", (int)K, (int)(K == 1 ? 1 : K + 1));

@@ -40,7 +40,7 @@ static void refused(wn_status status, const char *a, const char *b) {
   wn_model *model = NULL;
   wn_memory_info before, after;
   wn_memory_info_get(&before);
-  const wn_status got = wn_model_load(ctx, dir, &model);
+  const wn_status got = wn_model_load(ctx, dir, NULL, &model);
   wn_memory_info_get(&after);
   const char *error = wn_context_error(ctx);
   if (got != status || model || !strstr(error, a) || !strstr(error, b) || strchr(error, '\n'))
@@ -55,7 +55,7 @@ static void test_round_trip(void **state) {
     const wn_model_config c = model_case_config(&model_cases[k]);
     struct wn_model *model = model_of(ctx, &c, WN_F32), *back = NULL;
     OK(ctx, wn_model_save(ctx, model, NULL, dir)); /* replaces the previous one */
-    OK(ctx, wn_model_load(ctx, dir, &back));
+    OK(ctx, wn_model_load(ctx, dir, NULL, &back));
     assert_int_equal(back->table.total, model->table.total);
     assert_memory_equal(reach(back->params), reach(model->params), model->table.total * sizeof(float));
     assert_int_equal(wn_model_parameter_count(back), wn_model_parameter_count(model));
@@ -196,10 +196,10 @@ static void test_tokenizer(void **state) {
   wn_tokenizer *tok;
   OK(ctx, wn_tokenizer_load(ctx, "bytes", &tok));
   OK(ctx, wn_model_save(ctx, model, tok, dir));
-  OK(ctx, wn_model_load(ctx, dir, &back));
+  OK(ctx, wn_model_load(ctx, dir, NULL, &back));
   wn_model_destroy(back);
   assert_int_equal(wn_model_save(ctx, small, tok, dir), WN_ERR_SHAPE); /* nothing is written */
-  OK(ctx, wn_model_load(ctx, dir, &back));
+  OK(ctx, wn_model_load(ctx, dir, NULL, &back));
   wn_model_destroy(back);
   OK(ctx, wn_model_save(ctx, small, NULL, dir));
   refused(WN_ERR_SHAPE, "256", "13");

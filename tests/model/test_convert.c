@@ -31,8 +31,8 @@ static void convert(const char *from, const char *out, wn_convert_form form) {
 static void same_model(const char *a, const char *b) {
   wn_model *x, *y;
   char *p, *q;
-  assert_ok(ctx, wn_model_load_float(ctx, a, &x));
-  assert_ok(ctx, wn_model_load_float(ctx, b, &y));
+  assert_ok(ctx, wn_model_load(ctx, a, WN_OPTIONS(wn_model_load_options, .as_float = true), &x));
+  assert_ok(ctx, wn_model_load(ctx, b, WN_OPTIONS(wn_model_load_options, .as_float = true), &y));
   assert_ok(ctx, wn_model_config_json(ctx, wn_model_config_get(x), &p));
   assert_ok(ctx, wn_model_config_json(ctx, wn_model_config_get(y), &q));
   assert_string_equal(p, q);
@@ -142,8 +142,8 @@ static void write_biases(const char *model, const char *to, bool zero) {
 static void logits_of(const char *path, float *out /* [4,48] */) {
   const int32_t tokens[4] = {3, 1, 4, 1};
   wn_model *model;
-  assert_ok(ctx, wn_model_load(ctx, path, &model));
-  assert_ok(ctx, wn_model_logits(ctx, model, tokens, NULL, 1, 4, out));
+  assert_ok(ctx, wn_model_load(ctx, path, NULL, &model));
+  assert_ok(ctx, wn_model_logits(ctx, model, tokens, 1, 4, NULL, out));
   wn_model_destroy(model);
 }
 
@@ -184,19 +184,19 @@ static void types_stay(void **state) {
   wn_tensor_info info;
   wn_model *model;
   convert(golden("mistral"), path_in(folder, "hf"), WN_CONVERT_HF);
-  assert_ok(ctx, wn_model_load(ctx, path_in(folder, "hf"), &model));
+  assert_ok(ctx, wn_model_load(ctx, path_in(folder, "hf"), NULL, &model));
   assert_ok(ctx, wn_model_tensor_info(model, 0, &info));
   assert_int_equal(info.types[0], WN_GGUF_BF16);
   wn_model_destroy(model);
   convert(golden("llama3.gguf"), path_in(folder, "same.gguf"), WN_CONVERT_GGUF);
   same_model(golden("llama3.gguf"), path_in(folder, "same.gguf"));
-  assert_ok(ctx, wn_model_load(ctx, path_in(folder, "same.gguf"), &model));
+  assert_ok(ctx, wn_model_load(ctx, path_in(folder, "same.gguf"), NULL, &model));
   assert_ok(ctx, wn_model_tensor_info(model, 0, &info));
   assert_int_equal(info.types[0], WN_GGUF_Q8_0);
   wn_model_destroy(model);
   /* Llama 3's factors become the scaling settings that they derive from, and factors again. */
   convert(golden("llama3.gguf"), path_in(folder, "hf3"), WN_CONVERT_HF);
-  assert_ok(ctx, wn_model_load(ctx, path_in(folder, "hf3"), &model));
+  assert_ok(ctx, wn_model_load(ctx, path_in(folder, "hf3"), NULL, &model));
   const wn_model_config *c = wn_model_config_get(model);
   assert_int_equal(c->rope_scaling.type, WN_ROPE_LLAMA3);
   assert_int_equal(c->rope_scaling.context, 24);
@@ -213,8 +213,10 @@ static void eight_bits(void **state) {
   convert(golden("llama"), path_in(folder, "own"), WN_CONVERT_WINNOW);
   assert_ok(ctx, wn_model_convert(ctx, path_in(folder, "own"), path_in(folder, "q8.gguf"), &o, NULL));
   convert(path_in(folder, "own"), path_in(folder, "f32.gguf"), WN_CONVERT_GGUF);
-  assert_ok(ctx, wn_model_load_float(ctx, path_in(folder, "f32.gguf"), &exact));
-  assert_ok(ctx, wn_model_load_float(ctx, path_in(folder, "q8.gguf"), &rounded));
+  assert_ok(ctx, wn_model_load(ctx, path_in(folder, "f32.gguf"), WN_OPTIONS(wn_model_load_options, .as_float = true),
+                               &exact));
+  assert_ok(ctx, wn_model_load(ctx, path_in(folder, "q8.gguf"), WN_OPTIONS(wn_model_load_options, .as_float = true),
+                               &rounded));
   int blocks = 0;
   for (int i = 0; i < wn_model_tensor_count(exact); i++) {
     wn_safetensors_entry a, b;
@@ -588,7 +590,7 @@ static void bad_own_folders(void **state) {
   convert(path_in(folder, "run"), path_in(folder, "x"), WN_CONVERT_HF);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     write_text(path_in(folder, "x/config.json"), cases[i].config);
-    assert_int_not_equal(wn_model_load(ctx, path_in(folder, "x"), &model), WN_OK);
+    assert_int_not_equal(wn_model_load(ctx, path_in(folder, "x"), NULL, &model), WN_OK);
     if (!strstr(wn_context_error(ctx), cases[i].named)) fail_msg("%s: %s", cases[i].named, wn_context_error(ctx));
   }
 }

@@ -69,8 +69,8 @@ static int rewrite(const char *from, const char *out, wn_gguf_type type) {
 /* turned: in q and k, b has RoPE pairs in halves where a has them adjacent: `heads` heads of D rows. */
 static void same_values(const char *a, const char *b, bool turned, int64_t D, int64_t heads) {
   wn_model *x, *y;
-  assert_ok(ctx, wn_model_load_float(ctx, a, &x));
-  assert_ok(ctx, wn_model_load_float(ctx, b, &y));
+  assert_ok(ctx, wn_model_load(ctx, a, WN_OPTIONS(wn_model_load_options, .as_float = true), &x));
+  assert_ok(ctx, wn_model_load(ctx, b, WN_OPTIONS(wn_model_load_options, .as_float = true), &y));
   assert_int_equal(wn_model_tensor_count(x), wn_model_tensor_count(y));
   for (int i = 0; i < wn_model_tensor_count(x); i++) {
     wn_safetensors_entry s, t;

@@ -104,8 +104,10 @@ static void values(void **state) {
   save_model(path_in(folder, "own"), 256, false);
   for (int type = WN_GGUF_Q8_0; type < WN_GGUF_TYPE_COUNT; type++) {
     convert(path_in(folder, "own"), path_in(folder, "v.gguf"), (wn_gguf_type)type, false);
-    assert_ok(ctx, wn_model_load_float(ctx, path_in(folder, "own"), &own));
-    assert_ok(ctx, wn_model_load_float(ctx, path_in(folder, "v.gguf"), &file));
+    assert_ok(ctx,
+              wn_model_load(ctx, path_in(folder, "own"), WN_OPTIONS(wn_model_load_options, .as_float = true), &own));
+    assert_ok(
+        ctx, wn_model_load(ctx, path_in(folder, "v.gguf"), WN_OPTIONS(wn_model_load_options, .as_float = true), &file));
     int compared = 0;
     for (int i = 0; i < wn_model_tensor_count(own); i++) {
       assert_ok(ctx, wn_model_tensor_at(own, i, &a));

@@ -7,6 +7,7 @@
 #include "model/layer.h"
 #include "model/model.h"
 #include "reach.h"
+#include "policies.h"
 
 enum { B = 2, T = 7, S = 9, V = 13 };
 
@@ -246,7 +247,7 @@ static void decoding_is_the_step(void **state) {
       struct world w;
       world_make(&w, &cases[n], way ? "cpu" : "ref", way ? WN_F32 : WN_F64, keep_all);
       wn_session *s = NULL;
-      assert_ok(w.ctx, wn_session_create(w.ctx, w.model, B, 0, &s));
+      assert_ok(w.ctx, wn_session_create(w.ctx, w.model, WN_OPTIONS(wn_session_options, .sequences = B), &s));
       float logits[B * V];
       assert_refused(w.ctx, wn_session_feed(w.ctx, s, w.tokens, 1, 0, logits), WN_ERR_ARGUMENT, "given no inputs");
       const size_t before = wn_session_kv_bytes(s);
@@ -295,7 +296,7 @@ static void decoding_is_the_whole(void **state) {
         const wn_model_config *c = wn_model_config_get(w.model);
         int64_t tokens[2] = {3, 2};
         wn_budgets budgets;
-        wn_budgets_init(&budgets);
+        budgets_init(&budgets);
         budgets.policy = (wn_policy)(policy < 0 ? 0 : policy), budgets.layers = c->layers, budgets.tokens = tokens;
         budgets.sinks = 1;
         const wn_budgets *given = policy < 0 ? NULL : &budgets;
@@ -306,11 +307,15 @@ static void decoding_is_the_whole(void **state) {
           continue;
         }
         float whole[B * T * V], logits[B * V];
-        assert_ok(w.ctx, wn_model_logits_of_inputs(w.ctx, w.model, &(wn_model_inputs){w.inputs, w.batch.input_count, S},
-                                                   w.tokens, B, T, given, whole));
+        assert_ok(w.ctx, wn_model_logits(w.ctx, w.model, w.tokens, B, T,
+                                         WN_OPTIONS(wn_logits_options, .budgets = given,
+                                                    .inputs = &(wn_model_inputs){w.inputs, w.batch.input_count, S}),
+                                         whole));
         for (int piece = 1; piece <= 3; piece++) {
           wn_session *s = NULL;
-          assert_ok(w.ctx, wn_session_create_with_budgets(w.ctx, w.model, B, T, given, &s));
+          assert_ok(w.ctx, wn_session_create(
+                               w.ctx, w.model,
+                               WN_OPTIONS(wn_session_options, .sequences = B, .capacity = T, .budgets = given), &s));
           assert_ok(w.ctx, wn_session_encode(w.ctx, s, w.inputs, w.batch.input_count, S));
           for (int t = 0, now; t < T; t += now) {
             now = t + piece > T ? T - t : piece;
@@ -346,12 +351,15 @@ static void control_tokens_of_the_decoder(void **state) {
     for (int n = 0; n < 2; n++) { /* without control tokens, and with some that occur */
       const int32_t ids[] = {w.tokens[0], w.tokens[T + 1]};
       if (n) assert_ok(w.ctx, wn_model_set_control_tokens(w.ctx, w.model, ids, 2));
-      assert_ok(w.ctx, wn_model_logits_of_inputs(w.ctx, w.model, &(wn_model_inputs){w.inputs, w.batch.input_count, S},
-                                                 w.tokens, B, T, NULL, whole[n]));
+      assert_ok(w.ctx, wn_model_logits(w.ctx, w.model, w.tokens, B, T,
+                                       WN_OPTIONS(wn_logits_options,
+                                                  .inputs = &(wn_model_inputs){w.inputs, w.batch.input_count, S}),
+                                       whole[n]));
     }
     assert_memory_not_equal(whole[0], whole[1], sizeof whole[0]);
     wn_session *s = NULL;
-    assert_ok(w.ctx, wn_session_create(w.ctx, w.model, B, T, &s));
+    assert_ok(w.ctx,
+              wn_session_create(w.ctx, w.model, WN_OPTIONS(wn_session_options, .sequences = B, .capacity = T), &s));
     assert_ok(w.ctx, wn_session_encode(w.ctx, s, w.inputs, w.batch.input_count, S));
     for (int t = 0; t < T; t++) {
       assert_ok(w.ctx, wn_session_feed(w.ctx, s, (int32_t[]){w.tokens[t], w.tokens[T + t]}, 1, 0, logits));
@@ -373,8 +381,9 @@ static void logits_of_inputs_check_them(void **state) {
   struct world w;
   float logits[B * T * V];
   world_make(&w, &cases[0], "cpu", WN_F32, keep_all);
-#define LOGITS(inputs, S)                                                                                              \
-  wn_model_logits_of_inputs(w.ctx, w.model, &(wn_model_inputs){inputs, NULL, S}, w.tokens, B, T, NULL, logits)
+#define LOGITS(read, S)                                                                                                \
+  wn_model_logits(w.ctx, w.model, w.tokens, B, T,                                                                      \
+                  WN_OPTIONS(wn_logits_options, .inputs = &(wn_model_inputs){read, NULL, S}), logits)
   assert_refused(w.ctx, LOGITS(NULL, S), WN_ERR_ARGUMENT, "inputs are NULL");
   assert_refused(w.ctx, LOGITS(w.inputs, 11), WN_ERR_ARGUMENT, "found 11");
   w.inputs[1] = V;
@@ -390,7 +399,7 @@ static void checkpoints_hold_the_encoder(void **state) {
   world_make(&w, &cases[1], "cpu", WN_F32, keep_all);
   assert_ok(w.ctx, wn_model_save(w.ctx, w.model, NULL, dir));
   wn_model *back = NULL;
-  assert_ok(w.ctx, wn_model_load(w.ctx, dir, &back));
+  assert_ok(w.ctx, wn_model_load(w.ctx, dir, NULL, &back));
   assert_int_equal(back->table.total, w.model->table.total);
   assert_memory_equal(reach(back->params), reach(w.model->params), w.model->table.total * sizeof(float));
   assert_true(wn_param_find(&back->table, "encoder.position_bias.weight") >= 0);
@@ -414,7 +423,7 @@ static void the_encoder_selects_by_its_own_key(void **state) {
     const double loss = objective(&w, NULL);
     assert_ok(w.ctx, wn_model_save(w.ctx, w.model, NULL, dir));
     wn_model *back = NULL;
-    assert_ok(w.ctx, wn_model_load(w.ctx, dir, &back));
+    assert_ok(w.ctx, wn_model_load(w.ctx, dir, NULL, &back));
     assert_true(back->config.encoder.selective);
     assert_int_equal(back->table.total, w.model->table.total);
     assert_memory_equal(reach(back->params), reach(w.model->params), w.model->table.total * sizeof(float));
@@ -500,7 +509,7 @@ static void what_does_not_go_together_is_refused(void **state) {
   w.counts[1] = S + 1, batch = w.batch, batch.input_count = w.counts;
   assert_refused(w.ctx, wn_model_step(w.model, w.ws, &batch, &step, &r), WN_ERR_ARGUMENT, "input_count[1] is 10");
   float logits[T * V];
-  assert_refused(w.ctx, wn_model_logits(w.ctx, w.model, w.tokens, NULL, 1, T, logits), WN_ERR_ARGUMENT,
+  assert_refused(w.ctx, wn_model_logits(w.ctx, w.model, w.tokens, 1, T, NULL, logits), WN_ERR_ARGUMENT,
                  "given no inputs");
   world_clear(&w);
 }

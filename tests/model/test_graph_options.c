@@ -14,7 +14,7 @@ enum { N = 14, V = 13 };
 static void logits_of(wn_context *ctx, struct wn_model *model, float *out) {
   int32_t tokens[N];
   for (int i = 0; i < N; i++) tokens[i] = i * 7 % V;
-  assert_ok(ctx, wn_model_logits(ctx, model, tokens, NULL, 1, N, out));
+  assert_ok(ctx, wn_model_logits(ctx, model, tokens, 1, N, NULL, out));
 }
 
 static wn_model_config small(void) {
@@ -72,7 +72,7 @@ static void capped_logits(void **state) {
     wn_session *s;
     int32_t tokens[N];
     for (int i = 0; i < N; i++) tokens[i] = i * 7 % V;
-    assert_ok(ctx, wn_session_create(ctx, model, 1, 0, &s));
+    assert_ok(ctx, wn_session_create(ctx, model, NULL, &s));
     assert_ok(ctx, wn_session_feed(ctx, s, tokens, N, 0, decoded));
     for (int i = 0; i < V; i++) assert_true(fabsf(decoded[i] - capped[(N - 1) * V + i]) < 1e-5f);
     wn_session_destroy(s);

@@ -122,8 +122,8 @@ static void as_dynamic_spans(void **state) {
   tokens_of(&x, 1, T, V, false);
   for (int i = 0; i < 2; i++) {
     wn_session *s;
-    OK(ctx, wn_model_logits(ctx, both[i], x.ids, NULL, 1, T, logits[i]));
-    OK(ctx, wn_session_create(ctx, both[i], 1, 0, &s));
+    OK(ctx, wn_model_logits(ctx, both[i], x.ids, 1, T, NULL, logits[i]));
+    OK(ctx, wn_session_create(ctx, both[i], NULL, &s));
     OK(ctx, wn_session_feed(ctx, s, x.ids, T - 3, 4, NULL));
     for (int t = T - 3; t < T; t++) OK(ctx, wn_session_feed(ctx, s, x.ids + t, 1, 0, fed[i]));
     wn_session_destroy(s);
@@ -187,7 +187,7 @@ static void inputs_of_keys(void **state) {
   const wn_model_config c = model_case_config(&cases[0]);
   struct wn_model *model = model_of(ctx, &c, WN_F32);
   wn_session *s;
-  assert_int_equal(wn_session_create(ctx, model, 1, 0, &s), WN_ERR_UNSUPPORTED);
+  assert_int_equal(wn_session_create(ctx, model, NULL, &s), WN_ERR_UNSUPPORTED);
   assert_non_null(strstr(wn_context_error(ctx), "\"reach\""));
   wn_budgets budgets = {0};
   assert_int_equal(wn_budgets_parse(ctx, &c, "4", &budgets), WN_OK);

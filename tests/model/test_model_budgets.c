@@ -9,6 +9,7 @@
 
 #include "winnow/kv.h"
 #include "reach.h"
+#include "policies.h"
 
 /* ---- goldens ---- */
 
@@ -43,12 +44,12 @@ static void check_golden(wn_context *ctx, struct wn_model *model, const char *fo
   const wn_safetensors_entry *want = entry(ctx, path, "logits", &file);
   snprintf(path, sizeof path, "%s/%s.json", folder, name);
   wn_budgets budgets;
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   assert_ok(ctx, wn_budgets_load(ctx, path, &budgets));
   float *logits = malloc((size_t)(B * T * V) * sizeof *logits);
   int32_t *ids = malloc(tokens->bytes);
   memcpy(ids, tokens->data, tokens->bytes);
-  assert_ok(ctx, wn_model_logits_with_budgets(ctx, model, ids, NULL, B, T, &budgets, logits));
+  assert_ok(ctx, wn_model_logits(ctx, model, ids, B, T, WN_OPTIONS(wn_logits_options, .budgets = &budgets), logits));
   double off = 0, size = 0;
   for (int64_t i = 0; i < B * T * V; i++) {
     double w;
@@ -71,7 +72,7 @@ static void check_goldens(const char *backend, wn_dtype dtype, double limit) {
     char folder[400];
     snprintf(folder, sizeof folder, WN_TEST_DIR "/golden/policy-%s", goldens[i].model);
     struct wn_model *loaded = NULL, *model;
-    assert_ok(ctx, wn_model_load(ctx, folder, &loaded));
+    assert_ok(ctx, wn_model_load(ctx, folder, NULL, &loaded));
     model = model_in(ctx, loaded, dtype);
     for (int n = 0; n < CASES_MAX && goldens[i].cases[n]; n++)
       check_golden(ctx, model, folder, goldens[i].cases[n], limit);
@@ -111,7 +112,7 @@ static void bench_open(struct bench *p, const struct model_case *k, const char *
   const wn_model_config c = model_case_config(k);
   p->model = model_of(p->ctx, &c, dtype);
   tokens_of(&p->x, B, T, c.vocab_size, k->packed);
-  wn_budgets_init(&p->budgets);
+  budgets_init(&p->budgets);
   static const wn_policy others[] = {WN_POLICY_WINDOW, WN_POLICY_STREAMING, WN_POLICY_RANDOM};
   p->budgets.policy = c.attention.selective.enabled ? WN_POLICY_SELECTIVE : others[i % 3];
   p->budgets.per_kv_head = p->budgets.policy == WN_POLICY_RANDOM && i % 2;
@@ -266,12 +267,13 @@ static void test_documents(void **state) {
     float packed[B * T * 13], alone[T * 13];
     assert_int_equal(V, 13);
     OK(p.ctx,
-       wn_model_logits_with_budgets(p.ctx, p.model, p.x.batch.tokens, p.x.batch.doc_start, B, T, &p.budgets, packed));
+       wn_model_logits(p.ctx, p.model, p.x.batch.tokens, B, T,
+                       WN_OPTIONS(wn_logits_options, .doc_start = p.x.batch.doc_start, .budgets = &p.budgets), packed));
     for (int64_t b = 0; b < B; b++)
       for (int64_t first = 0, end; first < T; first = end) {
         for (end = first + 1; end < T && p.x.batch.doc_start[b * T + end] == first;) end++;
-        OK(p.ctx, wn_model_logits_with_budgets(p.ctx, p.model, p.x.batch.tokens + b * T + first, NULL, 1, end - first,
-                                               &p.budgets, alone));
+        OK(p.ctx, wn_model_logits(p.ctx, p.model, p.x.batch.tokens + b * T + first, 1, end - first,
+                                  WN_OPTIONS(wn_logits_options, .budgets = &p.budgets), alone));
         for (int64_t n = 0; n < (end - first) * V; n++)
           if (!(fabsf(alone[n] - packed[(b * T + first) * V + n]) < 1e-5f))
             fail_msg("%s: document at %lld: %g, packed %g", k->name, (long long)first, (double)alone[n],
@@ -316,7 +318,9 @@ static void test_refused(void **state) {
   wn_workspace_destroy(plain);
   float logits[B * T * 13];
   p.tokens[1] = 0;
-  assert_refused(p.ctx, wn_model_logits_with_budgets(p.ctx, p.model, p.x.batch.tokens, NULL, B, T, &p.budgets, logits),
+  assert_refused(p.ctx,
+                 wn_model_logits(p.ctx, p.model, p.x.batch.tokens, B, T,
+                                 WN_OPTIONS(wn_logits_options, .budgets = &p.budgets), logits),
                  WN_ERR_CONFIG, "layer 1");
   bench_close(&p);
 }

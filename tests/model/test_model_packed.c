@@ -8,6 +8,7 @@
 #include "train/trainer.h"
 #include "winnow/embed.h"
 #include "winnow/kv.h"
+#include "policies.h"
 
 static wn_model_config config(bool tied) {
   wn_model_config c;
@@ -100,13 +101,13 @@ static void check(const char *backend, bool tied, int set, double limit) {
   const size_t n = (size_t)(2 * T * V);
   float *logits[3];
   for (int i = 0; i < 3; i++) assert_non_null(logits[i] = malloc(n * sizeof(float)));
-  OK(ctx, wn_model_logits(ctx, p.packed, x.ids, NULL, 2, T, logits[0]));
-  OK(ctx, wn_model_logits(ctx, p.dense, x.ids, NULL, 2, T, logits[1]));
+  OK(ctx, wn_model_logits(ctx, p.packed, x.ids, 2, T, NULL, logits[0]));
+  OK(ctx, wn_model_logits(ctx, p.dense, x.ids, 2, T, NULL, logits[1]));
   const double whole = apart(logits[0], logits[1], n);
   if (!(whole <= limit)) fail_msg("%s: packed logits are %g apart, limit %g", backend, whole, limit);
   /* A prompt of nine rows, then token by token. */
   wn_session *session = NULL;
-  OK(ctx, wn_session_create(ctx, p.packed, 1, T, &session));
+  OK(ctx, wn_session_create(ctx, p.packed, WN_OPTIONS(wn_session_options, .capacity = T), &session));
   OK(ctx, wn_session_feed(ctx, session, x.ids, 9, 0, logits[2] + 8 * V));
   for (int64_t t = 9; t < T; t++) OK(ctx, wn_session_feed(ctx, session, x.ids + t, 1, 0, logits[2] + t * V));
   wn_session_destroy(session);
@@ -116,7 +117,8 @@ static void check(const char *backend, bool tied, int set, double limit) {
   for (int i = 0; i < 3; i++) free(logits[i]);
   float states[2][256];
   for (int dense = 0; dense < 2; dense++) {
-    OK(ctx, wn_session_create(ctx, dense ? p.dense : p.packed, 1, T, &session));
+    OK(ctx,
+       wn_session_create(ctx, dense ? p.dense : p.packed, WN_OPTIONS(wn_session_options, .capacity = T), &session));
     OK(ctx, wn_session_embed(ctx, session, x.ids, T, NULL, states[dense]));
     wn_session_destroy(session);
   }
@@ -149,7 +151,7 @@ static void test_half_cache(void **state) {
   struct tokens x;
   tokens_of(&x, 2, T, V, false);
   wn_budgets budgets;
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   budgets.policy = WN_POLICY_STREAMING, budgets.sinks = 1;
   assert_ok(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), "6", &budgets));
   for (int evicting = 0; evicting < 8; evicting++) {
@@ -180,7 +182,7 @@ static void test_half_cache(void **state) {
                                           .capacity = T,
                                           .budgets = evicting ? &budgets : NULL,
                                           .cache = half ? WN_CACHE_HALF : WN_CACHE_FLOAT};
-      OK(ctx, wn_session_create_with(ctx, model, &options, &session));
+      OK(ctx, wn_session_create(ctx, model, &options, &session));
       assert_non_null(logits[half] = malloc((size_t)(2 * V) * sizeof(float)));
       int32_t ids[32];
       for (int b = 0; b < 2; b++) memcpy(ids + b * 10, x.ids + b * T, 10 * sizeof *ids);
@@ -205,7 +207,7 @@ static void test_half_cache(void **state) {
   model = model_of(ctx, &c, WN_F32);
   wn_session *session = NULL;
   const wn_session_options options = {.size = sizeof options, .sequences = 1, .cache = WN_CACHE_HALF};
-  assert_refused(ctx, wn_session_create_with(ctx, model, &options, &session), WN_ERR_UNSUPPORTED,
+  assert_refused(ctx, wn_session_create(ctx, model, &options, &session), WN_ERR_UNSUPPORTED,
                  "cannot be combined with threshold");
   wn_model_destroy(model);
   wn_context_destroy(ctx);
@@ -224,7 +226,7 @@ static void test_cache_format(void **state) {
         wn_session *session = NULL;
         const wn_session_options options = {.size = sizeof options, .sequences = 1, .cache = (wn_cache_format)f};
         struct wn_model *model = packed ? p.packed : p.dense;
-        OK(ctx, wn_session_create_with(ctx, model, &options, &session));
+        OK(ctx, wn_session_create(ctx, model, &options, &session));
         bytes[packed][f] = wn_session_kv_bytes(session);
         wn_session_destroy(session);
       }
@@ -233,7 +235,7 @@ static void test_cache_format(void **state) {
     assert_int_equal(2 * bytes[1][WN_CACHE_HALF], bytes[1][WN_CACHE_FLOAT]);
     if (!n) { /* prevented: refused by name if asked for; else float */
       wn_budgets budgets;
-      wn_budgets_init(&budgets);
+      budgets_init(&budgets);
       budgets.policy = WN_POLICY_STREAMING, budgets.sinks = 1, budgets.cache_positions = true;
       assert_ok(ctx, wn_budgets_parse(ctx, wn_model_config_get(p.packed), "6", &budgets));
       assert_int_equal(wn_cache_format_resolve(ctx, p.packed, NULL, WN_CACHE_AUTO), WN_CACHE_HALF);
@@ -241,10 +243,10 @@ static void test_cache_format(void **state) {
       wn_session *session = NULL;
       wn_session_options options = {
           .size = sizeof options, .sequences = 1, .budgets = &budgets, .cache = WN_CACHE_HALF};
-      assert_refused(ctx, wn_session_create_with(ctx, p.packed, &options, &session), WN_ERR_UNSUPPORTED,
+      assert_refused(ctx, wn_session_create(ctx, p.packed, &options, &session), WN_ERR_UNSUPPORTED,
                      "rotation by cache positions");
       options.cache = (wn_cache_format)WN_CACHE_COUNT;
-      assert_refused(ctx, wn_session_create_with(ctx, p.packed, &options, &session), WN_ERR_ARGUMENT, "format 5");
+      assert_refused(ctx, wn_session_create(ctx, p.packed, &options, &session), WN_ERR_ARGUMENT, "format 5");
       wn_budgets_clear(&budgets);
     }
     clear(&p);

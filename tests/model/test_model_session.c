@@ -7,7 +7,7 @@ enum { B = 2, T = 14, V = 13 };
 /* Logits [B,T,V] at the positions where pieces (0-terminated) end; other positions stay as they are. */
 static void feed(wn_context *ctx, wn_model *model, const int32_t *ids, const int *pieces, int64_t chunk, float *out) {
   wn_session *s;
-  OK(ctx, wn_session_create(ctx, model, B, 0, &s));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .sequences = B), &s));
   for (int round = 0; round < 2; round++) { /* a second time after a reset */
     int64_t at = 0;
     for (int i = 0; pieces[i]; i++) {
@@ -43,7 +43,7 @@ static void check(const char *backend, wn_dtype dtype, double tolerance) {
     struct tokens x;
     tokens_of(&x, B, T, V, false);
     float expected[B * T * V], found[B * T * V];
-    OK(ctx, wn_model_logits(ctx, model, x.ids, NULL, B, T, expected));
+    OK(ctx, wn_model_logits(ctx, model, x.ids, B, T, NULL, expected));
     memcpy(found, expected, sizeof found);
     feed(ctx, model, x.ids, singly, 0, found);
     compare(model_cases[k].name, "token by token", expected, found, tolerance);
@@ -74,7 +74,7 @@ static void test_no_allocation(void **state) {
   wn_memory_info before, after;
   wn_session *s;
   wn_memory_info_get(&before);
-  OK(ctx, wn_session_create(ctx, model, 1, 0, &s));
+  OK(ctx, wn_session_create(ctx, model, NULL, &s));
   wn_memory_info_get(&after);
   /* k and v of Hkv heads, sk, F; each array is padded to a cache line. */
   const size_t expected = (size_t)c.layers * (16 * (2 * 2 * 6 + 6 + 1)) * sizeof(float);
@@ -105,10 +105,12 @@ static void test_refusals(void **state) {
   const wn_model_config learned = model_case_config(&model_cases[0]), rotary = model_case_config(&model_cases[1]);
   struct wn_model *a = model_of(ctx, &learned, WN_F32), *b = model_of(ctx, &rotary, WN_F32);
   wn_session *s;
-  assert_int_equal(wn_session_create(ctx, a, 1, 17, &s), WN_ERR_ARGUMENT);
+  assert_int_equal(wn_session_create(ctx, a, WN_OPTIONS(wn_session_options, .capacity = 17), &s), WN_ERR_ARGUMENT);
   assert_non_null(strstr(wn_context_error(ctx), "learned positions for 16"));
-  assert_int_equal(wn_session_create(ctx, a, 0, 4, &s), WN_ERR_ARGUMENT);
-  OK(ctx, wn_session_create(ctx, b, 1, 20, &s)); /* rotary: past the training context */
+  assert_int_equal(wn_session_create(ctx, a, WN_OPTIONS(wn_session_options, .sequences = -1, .capacity = 4), &s),
+                   WN_ERR_ARGUMENT);
+  OK(ctx, wn_session_create(ctx, b, WN_OPTIONS(wn_session_options, .capacity = 20),
+                            &s)); /* rotary: past the training context */
   int32_t ids[21] = {0};
   float logits[V];
   assert_int_equal(wn_session_feed(ctx, s, ids, 21, 0, logits), WN_ERR_ARGUMENT);

@@ -255,7 +255,8 @@ static void test_logits(void **state) {
     tokens_of(&x, 2, 11, c.vocab_size, model_cases[k].packed);
     float logits[22 * 13];
     assert_int_equal(c.vocab_size, 13);
-    OK(ctx, wn_model_logits(ctx, model, x.ids, x.batch.doc_start, 2, 11, logits));
+    OK(ctx, wn_model_logits(ctx, model, x.ids, 2, 11, WN_OPTIONS(wn_logits_options, .doc_start = x.batch.doc_start),
+                            logits));
     double expected = 0;
     for (int m = 0; m < 22; m++) {
       double sum = 0;

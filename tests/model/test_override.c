@@ -13,7 +13,7 @@ static wn_model_config config_of(const char *attention) {
 }
 
 static void logits_of(wn_context *ctx, struct wn_model *model, const struct tokens *x, int64_t B, float *out) {
-  OK(ctx, wn_model_logits(ctx, model, x->ids, NULL, B, T, out));
+  OK(ctx, wn_model_logits(ctx, model, x->ids, B, T, NULL, out));
 }
 
 static void test_same_as_made(void **state) {
@@ -65,7 +65,7 @@ static void test_dead_keys(void **state) {
       struct wn_model *model = model_of(ctx, &c, WN_F32);
       logits[i] = malloc(sizeof(float) * LONG * V);
       assert_non_null(logits[i]);
-      OK(ctx, wn_model_logits(ctx, model, ids, NULL, 1, LONG, logits[i]));
+      OK(ctx, wn_model_logits(ctx, model, ids, 1, LONG, NULL, logits[i]));
       wn_model_destroy(model);
       wn_context_destroy(ctx);
     }
@@ -171,12 +171,17 @@ static void test_control(void **state) {
     struct tokens x;
     static float without[2 * T * V], with[2 * T * V], last[2 * V], expected[2 * V];
     tokens_of(&x, 2, T, V, false);
-    OK(ctx, wn_model_logits_with_budgets(ctx, model, x.ids, NULL, 2, T, budget ? &budgets : NULL, without));
+    OK(ctx, wn_model_logits(ctx, model, x.ids, 2, T, WN_OPTIONS(wn_logits_options, .budgets = budget ? &budgets : NULL),
+                            without));
     OK(ctx, wn_model_set_control_tokens(ctx, model, ids, 3));
-    OK(ctx, wn_model_logits_with_budgets(ctx, model, x.ids, NULL, 2, T, budget ? &budgets : NULL, with));
+    OK(ctx, wn_model_logits(ctx, model, x.ids, 2, T, WN_OPTIONS(wn_logits_options, .budgets = budget ? &budgets : NULL),
+                            with));
     assert_memory_not_equal(with, without, sizeof with);
     wn_session *s;
-    OK(ctx, wn_session_create_with_budgets(ctx, model, 2, T, budget ? &budgets : NULL, &s));
+    OK(ctx,
+       wn_session_create(
+           ctx, model,
+           WN_OPTIONS(wn_session_options, .sequences = 2, .capacity = T, .budgets = budget ? &budgets : NULL), &s));
     for (int64_t p = 0, at = 0; p < 6; at += pieces[p++]) {
       int32_t piece[2 * T];
       for (int64_t b = 0; b < 2; b++)
@@ -190,12 +195,13 @@ static void test_control(void **state) {
     const int32_t kept = x.ids[3];
     for (int k = 0; k < 2; k++) { /* an id is also looked up among the control tokens */
       x.ids[3] = k ? -70000 : 90000000;
-      assert_int_equal(wn_model_logits(ctx, model, x.ids, NULL, 2, T, with), WN_ERR_ARGUMENT);
+      assert_int_equal(wn_model_logits(ctx, model, x.ids, 2, T, NULL, with), WN_ERR_ARGUMENT);
       assert_non_null(strstr(wn_context_error(ctx), "ids[3]"));
     }
     x.ids[3] = kept;
     OK(ctx, wn_model_set_control_tokens(ctx, model, NULL, 0));
-    OK(ctx, wn_model_logits_with_budgets(ctx, model, x.ids, NULL, 2, T, budget ? &budgets : NULL, with));
+    OK(ctx, wn_model_logits(ctx, model, x.ids, 2, T, WN_OPTIONS(wn_logits_options, .budgets = budget ? &budgets : NULL),
+                            with));
     assert_memory_equal(with, without, sizeof with);
     wn_model_destroy(model);
     wn_context_destroy(ctx);

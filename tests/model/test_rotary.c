@@ -28,10 +28,11 @@ static void long_context(void **state) {
   for (int i = 0; i < 40; i++) tokens[i] = i * 7 % 11;
   assert_true(large->rotary.rows <= 1 << 16);
   wn_session *s;
-  assert_ok(ctx, wn_session_create(ctx, small, 1, 0, &s));
+  assert_ok(ctx, wn_session_create(ctx, small, NULL, &s));
   assert_ok(ctx, wn_session_feed(ctx, s, tokens, 40, 0, a));
   wn_session_destroy(s);
-  assert_ok(ctx, wn_session_create(ctx, large, 1, large->rotary.rows + 100, &s));
+  assert_ok(ctx,
+            wn_session_create(ctx, large, WN_OPTIONS(wn_session_options, .capacity = large->rotary.rows + 100), &s));
   assert_ok(ctx, wn_session_feed(ctx, s, tokens, 40, 0, b));
   wn_session_destroy(s);
   assert_memory_equal(a, b, sizeof a);
@@ -56,8 +57,8 @@ static void pairs(void **state) {
   int32_t tokens[30];
   float a[30 * 11], b[30 * 11];
   for (int i = 0; i < 30; i++) tokens[i] = i * 5 % 11;
-  assert_ok(ctx, wn_model_logits(ctx, halves, tokens, NULL, 1, 30, a));
-  assert_ok(ctx, wn_model_logits(ctx, adjacent, tokens, NULL, 1, 30, b));
+  assert_ok(ctx, wn_model_logits(ctx, halves, tokens, 1, 30, NULL, a));
+  assert_ok(ctx, wn_model_logits(ctx, adjacent, tokens, 1, 30, NULL, b));
   double worst = 0, spread = 0;
   for (int i = 0; i < 30 * 11; i++) {
     worst = fmax(worst, fabs((double)a[i] - (double)b[i]));
@@ -66,7 +67,7 @@ static void pairs(void **state) {
   assert_true(spread > 0.1);
   assert_true(worst < 1e-5);
   to[0] += 1; /* the comparison does see a change */
-  assert_ok(ctx, wn_model_logits(ctx, adjacent, tokens, NULL, 1, 30, b));
+  assert_ok(ctx, wn_model_logits(ctx, adjacent, tokens, 1, 30, NULL, b));
   assert_true(memcmp(a, b, sizeof a) != 0);
   wn_model_destroy(halves);
   wn_model_destroy(adjacent);

@@ -3,6 +3,7 @@
  * Bytes and allocations are counted. What the policies keep is compared with goldens elsewhere. */
 #include "model/budget_choices.h"
 #include "decode/session.h"
+#include "policies.h"
 
 enum { B = 2, T = 14, V = 13, LAYERS = 2 };
 
@@ -83,7 +84,7 @@ static void same_as_batch(const char *name, wn_context *ctx, wn_model *model, co
                           const struct trace *x, double tolerance) {
   static float logits[B * T * V];
   double top = 0;
-  OK(ctx, wn_model_logits_with_budgets(ctx, model, ids, NULL, B, T, b, logits));
+  OK(ctx, wn_model_logits(ctx, model, ids, B, T, WN_OPTIONS(wn_logits_options, .budgets = b), logits));
   for (int i = 0; i < B * T * V; i++) top = fmax(top, fabs((double)logits[i]));
   for (int i = 0; i < B * T * V; i++) {
     const double found = (double)x->logits[i / V % T][i / (T * V) * V + i % V];
@@ -126,7 +127,8 @@ static void test_ways_of_feeding(void **state) {
                  (int)K, backend ? "cpu" : "ref");
         if (c.attention.threshold.enabled && !b.per_kv_head && b.heads == 0)
           OK(ctx, wn_model_set_control_tokens(ctx, model, (const int32_t[]){2, 5, 11}, 3));
-        OK(ctx, wn_session_create_with_budgets(ctx, model, B, T, &b, &s));
+        OK(ctx, wn_session_create(ctx, model,
+                                  WN_OPTIONS(wn_session_options, .sequences = B, .capacity = T, .budgets = &b), &s));
         struct trace first = expected; /* on ref */
         memset(&expected, 0, sizeof expected);
         feed(ctx, s, x.ids, singly, 0, &expected);
@@ -160,7 +162,7 @@ static void test_budgets_that_never_bind(void **state) {
     struct tokens x;
     tokens_of(&x, B, T, V, false);
     wn_session *s;
-    OK(ctx, wn_session_create(ctx, model, B, T, &s));
+    OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .sequences = B, .capacity = T), &s));
     const size_t bytes = wn_session_kv_bytes(s);
     feed(ctx, s, x.ids, mixed, 0, &expected);
     wn_session_destroy(s);
@@ -168,7 +170,8 @@ static void test_budgets_that_never_bind(void **state) {
       wn_budgets b;
       if (!fits(&choices[i], &c)) continue;
       budgets_of(&choices[i], &c, T, &b);
-      OK(ctx, wn_session_create_with_budgets(ctx, model, B, T, &b, &s));
+      OK(ctx, wn_session_create(ctx, model,
+                                WN_OPTIONS(wn_session_options, .sequences = B, .capacity = T, .budgets = &b), &s));
       assert_int_equal(wn_session_kv_bytes(s), bytes);
       feed(ctx, s, x.ids, mixed, 0, &found);
       assert_memory_equal(found.logits[T - 1], expected.logits[T - 1], sizeof found.logits[0]);
@@ -212,7 +215,8 @@ static void test_ties(void **state) {
       budgets_of(&rows[i].choice, c, rows[i].K, &b);
       b.tokens[1] = rows[i].K;
       wn_session *s;
-      OK(ctx, wn_session_create_with_budgets(ctx, model, B, T, &b, &s));
+      OK(ctx, wn_session_create(ctx, model,
+                                WN_OPTIONS(wn_session_options, .sequences = B, .capacity = T, .budgets = &b), &s));
       for (int way = 0; way < 2; way++) {
         static struct trace found;
         feed(ctx, s, x.ids, way ? at_once : one_by_one, 0, &found);
@@ -241,7 +245,7 @@ static void test_bytes_and_allocations(void **state) {
     wn_budgets b;
     wn_session *s;
     budgets_of(&choices[i], &c, 3, &b);
-    OK(ctx, wn_session_create_with_budgets(ctx, model, 1, 4096, &b, &s));
+    OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 4096, .budgets = &b), &s));
     const int64_t P = choices[i].per_kv_head ? 2 : 1, state_of = notes_of(&b);
     const int64_t token =
         2 * 2 * 6 + (b.policy == WN_POLICY_SELECTIVE) + P + state_of * P + 2 * s->caches[0].shape.width;
@@ -300,7 +304,8 @@ static void test_heads(void **state) {
         wn_session *s;
         budgets_of(k, &c, 4, &b);
         OK(ctx, wn_budgets_parse(ctx, &c, texts[n], &b));
-        OK(ctx, wn_session_create_with_budgets(ctx, model, B, T, &b, &s));
+        OK(ctx, wn_session_create(ctx, model,
+                                  WN_OPTIONS(wn_session_options, .sequences = B, .capacity = T, .budgets = &b), &s));
         if (n < 2) {
           feed(ctx, s, x.ids, mixed, 0, &found[n]);
           assert_int_equal(s->first[LAYERS], LAYERS);
@@ -349,10 +354,11 @@ static void test_heads_on_threads(void **state) {
       struct wn_model *model = model_of(ctx, &c, WN_F32);
       wn_budgets b;
       wn_session *s;
-      wn_budgets_init(&b);
+      budgets_init(&b);
       b.policy = choices[i].policy, b.per_kv_head = choices[i].per_kv_head, b.seed = 3;
       OK(ctx, wn_budgets_parse(ctx, &c, "40:17:33:5,64:63:8:9", &b));
-      OK(ctx, wn_session_create_with_budgets(ctx, model, B, N, &b, &s));
+      OK(ctx, wn_session_create(ctx, model,
+                                WN_OPTIONS(wn_session_options, .sequences = B, .capacity = N, .budgets = &b), &s));
       for (int t = 0; t < N; t++) {
         const int32_t now[B] = {ids[t], ids[N + t]};
         OK(ctx, wn_session_feed(ctx, s, now, 1, 0, logits[threads][t]));
@@ -420,7 +426,7 @@ static void test_long_prompts(void **state) {
                                   .cache_positions = places,
                                   .ragged = heads},
                  &c, rows[i].K, &b);
-      OK(ctx, wn_session_create_with_budgets(ctx, model, 1, N, &b, &s));
+      OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = N, .budgets = &b), &s));
       if (places) assert_int_equal(s->cache_position_blocks, !rows[i].attention);
       for (int way = 0; way < 3; way++) {
         const int64_t step = way == 0 ? 1 : way == 1 ? N : 233;
@@ -456,7 +462,7 @@ static void test_endless(void **state) {
   assert_int_equal(c.position, WN_POS_ROPE);
   struct wn_model *model = model_of(ctx, &c, WN_F32);
   wn_policy streaming;
-  assert_true(wn_policy_find("streaming", &streaming));
+  assert_int_equal(wn_policy_find(NULL, "streaming", &streaming), WN_OK);
   static float expected[V], found[V];
   static int32_t ids[N];
   size_t bytes[2];
@@ -467,7 +473,8 @@ static void test_endless(void **state) {
     wn_memory_info before, after;
     budgets_of(&(struct choice){.policy = streaming, .cache_positions = true}, &c, K, &b);
     wn_memory_info_get(&before);
-    OK(ctx, wn_session_create_with_budgets(ctx, model, 1, endless ? ENDLESS : N, &b, &s));
+    OK(ctx, wn_session_create(ctx, model,
+                              WN_OPTIONS(wn_session_options, .capacity = endless ? ENDLESS : N, .budgets = &b), &s));
     wn_memory_info_get(&after);
     bytes[endless] = (size_t)(after.live_bytes - before.live_bytes);
     OK(ctx, wn_session_feed(ctx, s, ids, N - 20, 0, NULL));
@@ -489,7 +496,7 @@ static void test_trimmed(void **state) {
   wn_session *s;
   assert_int_equal(wn_attention_config_parse(ctx, "{\"window\":5,\"window_layers\":\"10\"}", &c.attention), WN_OK);
   struct wn_model *model = model_of(ctx, &c, WN_F32);
-  OK(ctx, wn_session_create(ctx, model, 1, 1000, &s));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 1000), &s));
   assert_int_equal(s->caches[0].shape.capacity, 5);
   assert_int_equal(s->caches[1].shape.capacity, 1000);
   assert_int_equal(wn_session_kv_bytes(s), s->caches[0].bytes + s->caches[1].bytes);
@@ -508,12 +515,15 @@ static void test_refusals(void **state) {
   wn_session *s;
   budgets_of(&choices[5], &c, 3, &b);
   b.policy = WN_POLICY_SELECTIVE;
-  assert_int_equal(wn_session_create_with_budgets(ctx, model, 1, 16, &b, &s), WN_ERR_CONFIG);
+  assert_int_equal(wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 16, .budgets = &b), &s),
+                   WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(ctx), "selective attention"));
   b.policy = WN_POLICY_WINDOW, b.tokens[0] = 0;
-  assert_int_equal(wn_session_create_with_budgets(ctx, model, 1, 16, &b, &s), WN_ERR_CONFIG);
+  assert_int_equal(wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 16, .budgets = &b), &s),
+                   WN_ERR_CONFIG);
   b.tokens[0] = 1, b.layers = 1;
-  assert_int_equal(wn_session_create_with_budgets(ctx, model, 1, 16, &b, &s), WN_ERR_CONFIG);
+  assert_int_equal(wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 16, .budgets = &b), &s),
+                   WN_ERR_CONFIG);
   assert_non_null(strstr(wn_context_error(ctx), "2 layers"));
   wn_budgets_clear(&b);
   wn_model_destroy(model);
@@ -523,7 +533,7 @@ static void test_refusals(void **state) {
   const int32_t ids[20] = {0};
   float logits[V];
   model = model_of(ctx, &relative, WN_F32);
-  OK(ctx, wn_session_create(ctx, model, 1, 20, &s));
+  OK(ctx, wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = 20), &s));
   assert_int_not_equal(wn_session_feed(ctx, s, ids, 20, 0, logits), WN_OK);
   assert_non_null(strstr(wn_context_error(ctx), "relative positions"));
   assert_int_equal(wn_session_feed(ctx, s, ids, 1, 0, logits), WN_ERR_ARGUMENT);

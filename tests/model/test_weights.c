@@ -34,7 +34,7 @@ static struct wn_model *seed(wn_context *ctx, bool relative) {
 static struct wn_model *load(wn_context *ctx, const char *path, wn_weights weights) {
   struct wn_model *model = NULL;
   const wn_model_load_options o = {.size = sizeof o, .weights = weights};
-  OK(ctx, wn_model_load_with(ctx, path, &o, &model));
+  OK(ctx, wn_model_load(ctx, path, &o, &model));
   return model;
 }
 
@@ -44,7 +44,7 @@ static float *logits_of(wn_context *ctx, struct wn_model *model) {
   tokens_of(&x, B, T, model->config.vocab_size, false);
   float *logits = malloc((size_t)(B * T * model->config.vocab_size) * sizeof *logits);
   assert_non_null(logits);
-  OK(ctx, wn_model_logits(ctx, model, x.ids, NULL, B, T, logits));
+  OK(ctx, wn_model_logits(ctx, model, x.ids, B, T, NULL, logits));
   return logits;
 }
 
@@ -123,16 +123,56 @@ static void test_refused(void **state) {
   wn_model_destroy(seed(ctx, false));
   wn_model *model = NULL;
   wn_model_load_options o = {.size = sizeof o, .weights = (wn_weights)3};
-  assert_refused(ctx, wn_model_load_with(ctx, path_in(folder, "seed"), &o, &model), WN_ERR_ARGUMENT, "weights of");
+  assert_refused(ctx, wn_model_load(ctx, path_in(folder, "seed"), &o, &model), WN_ERR_ARGUMENT, "weights of");
   o.weights = WN_WEIGHTS_BFLOAT16, o.as_float = true;
-  assert_refused(ctx, wn_model_load_with(ctx, path_in(folder, "seed"), &o, &model), WN_ERR_ARGUMENT,
-                 "as_float asks for");
+  assert_refused(ctx, wn_model_load(ctx, path_in(folder, "seed"), &o, &model), WN_ERR_ARGUMENT, "as_float asks for");
   assert_null(model);
+  wn_context_destroy(ctx);
+}
+
+struct told {
+  int calls;
+  uint64_t done, total;
+};
+static void tell(void *user, uint64_t done, uint64_t total) {
+  struct told *t = user;
+  assert_true(done > t->done && done <= total && (t->calls == 0 || total == t->total));
+  t->calls++, t->done = done, t->total = total;
+}
+
+/* Whoever waits for a model is told how much of it is done, and at the end that all is. */
+static void test_progress(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 2);
+  wn_model_destroy(seed(ctx, false));
+  const wn_convert_options o = {.size = sizeof o, .to = WN_CONVERT_WINNOW_GGUF, .typed = true, .type = WN_GGUF_Q8_0};
+  OK(ctx, wn_model_convert(ctx, path_in(folder, "seed"), path_in(folder, "eight.gguf"), &o, NULL));
+  uint64_t totals[4];
+  for (int i = 0; i < 4; i++) {
+    struct told told = {0};
+    const wn_model_load_options load = {.size = sizeof load,
+                                        .as_float = i == 1,
+                                        .check_tensors = i == 3 ? WN_CHECK_NO : WN_CHECK_AUTO,
+                                        .progress = tell,
+                                        .user = &told};
+    struct wn_model *model;
+    OK(ctx, wn_model_load(ctx, path_in(folder, i == 2 ? "seed" : "eight.gguf"), &load, &model));
+    assert_true(told.calls > 3 && told.done == told.total && told.total > 0);
+    totals[i] = told.total;
+    wn_model_destroy(model);
+  }
+  assert_true(totals[0] == totals[1] && totals[0] == 2 * totals[3] && totals[2] > totals[0]);
+  struct told told = {0};
+  const wn_model_load_options load = {.size = sizeof load, .progress = tell, .user = &told};
+  struct wn_model *model;
+  assert_refused(ctx, wn_model_load(ctx, path_in(folder, "none"), &load, &model), WN_ERR_IO, "none");
+  assert_int_equal(told.calls, 0);
   wn_context_destroy(ctx);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_progress),
       cmocka_unit_test_setup_teardown(test_file_and_auto, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_bfloat16, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_refused, set_up, tear_down),

@@ -7,6 +7,7 @@
 #include "model/models.h"
 #include "ops/attention.h"
 #include "winnow/kv.h"
+#include "policies.h"
 
 static void test_fewer_keys_need_no_more(void **state) {
   (void)state;
@@ -99,14 +100,16 @@ static void test_budgets_of_one_layer(void **state) {
     assert_ok(ctx, wn_attention_config_parse(ctx, masks[i], &c.attention));
     struct wn_model *model = model_of(ctx, &c, WN_F32);
     wn_budgets budgets;
-    wn_budgets_init(&budgets);
+    budgets_init(&budgets);
     budgets.policy = WN_POLICY_WINDOW;
     assert_ok(ctx, wn_budgets_parse(ctx, &c, "2,7", &budgets));
     static const int32_t tokens[T] = {1, 5, 2, 9, 0, 12, 3};
     float logits[T * V], last[V];
-    assert_ok(ctx, wn_model_logits_with_budgets(ctx, model, tokens, NULL, 1, T, &budgets, logits));
+    assert_ok(ctx,
+              wn_model_logits(ctx, model, tokens, 1, T, WN_OPTIONS(wn_logits_options, .budgets = &budgets), logits));
     wn_session *s;
-    assert_ok(ctx, wn_session_create_with_budgets(ctx, model, 1, T, &budgets, &s));
+    assert_ok(ctx,
+              wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .capacity = T, .budgets = &budgets), &s));
     assert_ok(ctx, wn_session_feed(ctx, s, tokens, T, 0, last));
     for (int v = 0; v < V; v++) assert_true(fabsf(last[v] - logits[(T - 1) * V + v]) <= 1e-4f * (1 + fabsf(last[v])));
     wn_session_destroy(s);

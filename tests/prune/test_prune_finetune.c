@@ -34,7 +34,7 @@ static void tuned_init(struct tuned *t) {
 /* Reloads the checkpoint's parameters. */
 static void reload(struct tuned *t) {
   wn_model_destroy(t->b.model);
-  must(t->b.ctx, wn_model_load(t->b.ctx, t->checkpoint, &t->b.model));
+  must(t->b.ctx, wn_model_load(t->b.ctx, t->checkpoint, NULL, &t->b.model));
 }
 
 static wn_prune_options tuning(const struct tuned *t, int64_t steps, int64_t every, int64_t after) {
@@ -57,7 +57,7 @@ static double measured(const struct tuned *t, const char *name, const wn_prune_c
   wn_budgets budgets;
   double loss;
   run_dir(t, name, dir);
-  must(t->b.ctx, wn_model_load(t->b.ctx, dir, &model));
+  must(t->b.ctx, wn_model_load(t->b.ctx, dir, NULL, &model));
   must(t->b.ctx, wn_prune_curve_budgets(t->b.ctx, c, point, &budgets));
   const wn_prune_data data = {.path = path};
   must(t->b.ctx, wn_prune_measure(t->b.ctx, model, &data, 0, batch, &budgets, &loss, NULL));

@@ -6,6 +6,7 @@
 
 #include "prune/evaluator.h"
 #include "winnow/report.h"
+#include "policies.h"
 
 /* Every kind of model and policy. */
 static const struct {
@@ -509,7 +510,7 @@ static void test_compare(void **state) {
     wn_budgets budgets;
     double loss;
     uint64_t counted;
-    wn_budgets_init(&budgets);
+    budgets_init(&budgets);
     budgets.policy = (wn_policy)r->policy;
     budgets.layers = c.layers[r->subject];
     budgets.tokens = r->tokens;

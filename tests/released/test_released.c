@@ -12,6 +12,7 @@
 #include "winnow/report.h"
 #include "winnow/tokenizer.h"
 #include "winnow/train.h"
+#include "policies.h"
 
 static const char *in(const char *version, const char *name) {
   static char paths[8][1024];
@@ -48,7 +49,7 @@ static void one_loss(const char *version, const char *name, double expected) {
   wn_data_config data;
   wn_data_source *source;
   wn_eval_result r;
-  assert_ok(ctx, wn_model_load(ctx, in(version, name), &model));
+  assert_ok(ctx, wn_model_load(ctx, in(version, name), NULL, &model));
   const wn_model_config *c = wn_model_config_get(model);
   sources(version, !strcmp(name, "spans"), &data);
   data.stream = c->recurrence > 0;
@@ -145,7 +146,7 @@ static void others_of(const char *version) {
   wn_model *model;
   assert_ok(ctx, wn_prune_curve_load(ctx, in(version, "search/search.json"), &curve));
   assert_true(curve.count >= 2 && curve.layers == 2);
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   assert_ok(ctx, wn_budgets_load(ctx, in(version, "search"), &budgets));
   for (int l = 0; l < 2; l++) assert_true(budgets.tokens[l] == curve.points[curve.count - 1].tokens[l]);
   wn_budgets_clear(&budgets);
@@ -153,7 +154,7 @@ static void others_of(const char *version) {
   assert_ok(ctx, wn_prune_comparison_load(ctx, in(version, "compare/compare.json"), &comparison));
   assert_true(comparison.count >= 3);
   wn_prune_comparison_loaded_clear(&comparison);
-  assert_ok(ctx, wn_model_load(ctx, in(version, "encoder"), &model));
+  assert_ok(ctx, wn_model_load(ctx, in(version, "encoder"), NULL, &model));
   assert_int_equal(wn_model_config_get(model)->encoder.layers, 1);
   wn_model_destroy(model);
   /* A text is encoded and decoded, with a folder's tokenizer and those inside GGUF files: all give the same pieces. */

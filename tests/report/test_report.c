@@ -3,6 +3,7 @@
 #include "train/tiny.h"
 
 #include "winnow/report.h"
+#include "policies.h"
 
 static char folder[256], run[300], model[300], page[300];
 static wn_context *ctx;
@@ -83,10 +84,10 @@ static void test_budgets_of_heads(void **state) {
   wn_model_destroy(made);
   const char *const inputs[] = {heads};
   wn_report_options o = of(inputs, 1);
-  wn_budgets_init(&choices);
+  budgets_init(&choices);
   choices.per_kv_head = true;
   wn_policy h2o;
-  assert_true(wn_policy_find("h2o", &h2o));
+  assert_int_equal(wn_policy_find(NULL, "h2o", &h2o), WN_OK);
   o.policy = h2o, o.choices = &choices;
   o.text = "the cat sat on", o.text_bytes = 14, o.budgets = "5:2", o.sections = "budgets";
   must(ctx, wn_report_save(ctx, &o, page, NULL));

@@ -1,6 +1,7 @@
 /* Several models: requests choose by name, get the same bits as alone, and wait while theirs is loaded; the least
  * recently used leaves, but not while it has requests; what cannot be loaded fails for its requests alone. */
 #include "serve/place.h"
+#include "policies.h"
 
 #include <stdatomic.h>
 
@@ -32,7 +33,7 @@ static wn_status on_load(void *user, int i, wn_context **ctx, wn_model **model, 
   *model = bytes_model(*ctx, LONG);
   budgets->cache = WN_CACHE_FLOAT;
   if (i == 0) return WN_OK;
-  assert_true(wn_policy_find("h2o", &budgets->policy));
+  assert_int_equal(wn_policy_find(NULL, "h2o", &budgets->policy), WN_OK);
   return wn_budgets_parse(*ctx, wn_model_config_get(*model), "9", budgets);
 }
 
@@ -134,9 +135,9 @@ static char *body_of(const char *model, int number) {
 static void write_as(const struct several *s, const char *model, int number, struct written *out) {
   char prompt[40];
   wn_budgets budgets;
-  wn_budgets_init(&budgets);
+  budgets_init(&budgets);
   const bool kept = !strcmp(model, "kept");
-  if (kept) assert_true(wn_policy_find("h2o", &budgets.policy));
+  if (kept) assert_int_equal(wn_policy_find(NULL, "h2o", &budgets.policy), WN_OK);
   if (kept) OK(s->own, wn_budgets_parse(s->own, wn_model_config_get(s->alone.same), "9", &budgets));
   snprintf(prompt, sizeof prompt, "The water %d", number);
   write_alone(&s->alone, prompt, 40, 0.9, (uint64_t)number, kept ? &budgets : NULL, out);

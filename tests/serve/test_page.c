@@ -7,6 +7,7 @@
 #include "report/ask.h"
 #include "winnow/generate.h"
 #include "winnow/serve.h"
+#include "policies.h"
 
 enum { CONTEXT = 200, L = 2, HKV = 2 };
 
@@ -175,11 +176,13 @@ static void test_trace(void **state) {
     wn_budgets budgets;
     wn_session *s;
     int32_t heads[CONTEXT], drawn[60];
-    wn_budgets_init(&budgets);
-    if (k) assert_true(wn_policy_find(k == 1 ? "h2o" : "tova", &budgets.policy));
+    budgets_init(&budgets);
+    if (k) assert_int_equal(wn_policy_find(NULL, k == 1 ? "h2o" : "tova", &budgets.policy), WN_OK);
     budgets.per_kv_head = k == 2;
     if (k) OK(p.own, wn_budgets_parse(p.own, wn_model_config_get(p.same), k == 1 ? "9,14" : "9", &budgets));
-    OK(p.own, wn_session_create_with_budgets(p.own, p.same, 1, CONTEXT, k ? &budgets : NULL, &s));
+    OK(p.own,
+       wn_session_create(p.own, p.same,
+                         WN_OPTIONS(wn_session_options, .capacity = CONTEXT, .budgets = k ? &budgets : NULL), &s));
     o.text = "The water of the well is deep", o.bytes = 29;
     o.tok = p.tok, o.max_tokens = 60, o.drawn = drawn;
     o.sampling = (wn_sampling){.temperature = 1, .top_p = 1, .seed = 4};
@@ -278,7 +281,7 @@ static void test_page(void **state) {
   assert_true(json_is_null(json_object_get(j, "temperature"))); /* the model declares none */
   json_array_foreach(policies, i, policy) {
     wn_policy found;
-    assert_true(wn_policy_find(json_string_value(json_object_get(policy, "name")), &found));
+    assert_int_equal(wn_policy_find(NULL, json_string_value(json_object_get(policy, "name")), &found), WN_OK);
     assert_false(wn_policy_at(found)->selective); /* none of them needs selective attention */
   }
   json_decref(j);

@@ -5,6 +5,7 @@
 #include "serve/prefix.h"
 #include "support.h"
 #include "winnow/generate.h"
+#include "policies.h"
 
 enum { CONTEXT = 1100, V = 64, DRAWN = 3 };
 
@@ -35,13 +36,13 @@ static wn_session *session_of(wn_context *ctx, wn_model *model, const struct kin
                               wn_cache_format format) {
   wn_session *s;
   wn_budgets b;
-  wn_budgets_init(&b);
-  if (k->policy) assert_true(wn_policy_find(k->policy, &b.policy));
+  budgets_init(&b);
+  if (k->policy) assert_int_equal(wn_policy_find(NULL, k->policy, &b.policy), WN_OK);
   if (k->options) OK(ctx, wn_budgets_set(ctx, k->options, &b));
   if (k->budget) OK(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), k->budget, &b));
   const wn_session_options options = {
       .size = sizeof options, .sequences = 1, .capacity = capacity, .budgets = k->budget ? &b : NULL, .cache = format};
-  OK(ctx, wn_session_create_with(ctx, model, &options, &s));
+  OK(ctx, wn_session_create(ctx, model, &options, &s));
   wn_budgets_clear(&b);
   return s;
 }

@@ -1,6 +1,7 @@
 /* The server: its answers equal the library's to the bit, alone and among others; requests that are refused, and the
  * names in the messages; clients that leave free what they held. */
 #include "serve/place.h"
+#include "policies.h"
 
 #define E_ACUTE "\xC3\xA9"
 #define E10 E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE E_ACUTE
@@ -17,8 +18,8 @@ static void test_same_as_the_library(void **state) {
   open_place(&p, NULL);
   for (int k = 0; k < 3; k++) {
     char body[512];
-    wn_budgets_init(&budgets);
-    if (k) assert_true(wn_policy_find(k == 1 ? "h2o" : "window", &budgets.policy));
+    budgets_init(&budgets);
+    if (k) assert_int_equal(wn_policy_find(NULL, k == 1 ? "h2o" : "window", &budgets.policy), WN_OK);
     if (k) OK(p.own, wn_budgets_parse(p.own, wn_model_config_get(p.same), k == 1 ? "9" : "7,12", &budgets));
     write_alone(&p, "The water", 40, 0.9, 17, k ? &budgets : NULL, &expected);
     snprintf(body, sizeof body, "{\"prompt\":\"The water\",\"max_tokens\":40,\"temperature\":0.9,\"seed\":17%s}",
@@ -81,7 +82,7 @@ static void test_window_and_tau(void **state) {
   const int32_t ids[] = {'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'};
   wn_session *s;
   const wn_session_options o = {.size = sizeof o, .sequences = 1, .capacity = 20, .tau = 0.3};
-  OK(p.own, wn_session_create_with(p.own, p.same, &o, &s));
+  OK(p.own, wn_session_create(p.own, p.same, &o, &s));
   OK(p.own, wn_session_feed(p.own, s, ids, 8, 0, logits));
   int32_t best = 0;
   for (int v = 0; v < V; v++) best = logits[v] > logits[best] ? v : best;
@@ -177,8 +178,8 @@ static char *client_alone(const struct place *p, int i) {
   char prompt[80];
   struct written w;
   wn_budgets budgets;
-  wn_budgets_init(&budgets);
-  assert_true(wn_policy_find("snapkv", &budgets.policy));
+  budgets_init(&budgets);
+  assert_int_equal(wn_policy_find(NULL, "snapkv", &budgets.policy), WN_OK);
   OK(p->own, wn_budgets_parse(p->own, wn_model_config_get(p->same), "8", &budgets));
   snprintf(prompt, sizeof prompt, "%.*s", 3 + i, client_prompt);
   write_alone(p, prompt, client_tokens(i), 1.1, (uint64_t)i, i % 3 == 0 ? &budgets : NULL, &w);
@@ -238,7 +239,7 @@ static void test_scores(void **state) {
   strcat(body, "],\"max_tokens\":0,\"echo\":true,\"logprobs\":3}");
   for (int i = 0; i < 99; i++) targets[i] = ids[i + 1];
   wn_session *s;
-  OK(p.own, wn_session_create(p.own, p.same, 1, 100, &s));
+  OK(p.own, wn_session_create(p.own, p.same, WN_OPTIONS(wn_session_options, .capacity = 100), &s));
   OK(p.own, wn_session_score(p.own, s, ids, targets, 99,
                              &(wn_scores){.size = sizeof(wn_scores), .log_probability = expected}));
   wn_session_destroy(s);
@@ -313,7 +314,7 @@ static void test_score_of_the_end(void **state) {
   struct place p = {.ctx = context_of("cpu", 1), .own = context_of("cpu", 1)};
   const wn_server_options options = {.size = sizeof options};
   char body[300];
-  OK(p.ctx, wn_model_load(p.ctx, WN_TEST_DIR "/released/0.2.0/llama", &p.model));
+  OK(p.ctx, wn_model_load(p.ctx, WN_TEST_DIR "/released/0.2.0/llama", NULL, &p.model));
   OK(p.ctx, wn_tokenizer_load(p.ctx, WN_TEST_DIR "/released/0.2.0/llama", &p.tok));
   OK(p.ctx, wn_server_start(p.ctx, p.model, p.tok, &options, &p.server));
   p.port = wn_server_port(p.server);

@@ -11,7 +11,7 @@ static int64_t embed_alone(const struct place *p, const char *text, wn_pooling p
   for (const char *c = text; *c; c++) ids[n++] = (unsigned char)*c;
   wn_session *s;
   const wn_embed_options o = {.size = sizeof o, .pooling = pooling};
-  OK(p->own, wn_session_create(p->own, p->same, 1, n, &s));
+  OK(p->own, wn_session_create(p->own, p->same, WN_OPTIONS(wn_session_options, .capacity = n), &s));
   OK(p->own, wn_session_embed(p->own, s, ids, n, &o, out));
   wn_session_destroy(s);
   return wn_model_config_get(p->same)->width;

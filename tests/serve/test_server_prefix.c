@@ -1,6 +1,7 @@
 /* The server's prefix cache: answers equal the library's, which knows no other prompt; what is reported about it; and
  * that it gives up its memory to answers. */
 #include "serve/place.h"
+#include "policies.h"
 
 enum { LONG = 900 };
 
@@ -45,8 +46,8 @@ static void expect(const struct place *p, const char *text, int64_t n, const cha
   char *prompt = strndup(text, (size_t)n), more[200] = "";
   struct written expected;
   wn_budgets b;
-  wn_budgets_init(&b);
-  if (policy) assert_true(wn_policy_find(policy, &b.policy));
+  budgets_init(&b);
+  if (policy) assert_int_equal(wn_policy_find(NULL, policy, &b.policy), WN_OK);
   if (policy) OK(p->own, wn_budgets_parse(p->own, wn_model_config_get(p->same), budget, &b));
   if (policy) snprintf(more, sizeof more, ",\"winnow\":{\"budgets\":\"%s\",\"policy\":\"%s\"}", budget, policy);
   write_alone(p, prompt, 20, 0.8, 4, policy ? &b : NULL, &expected);

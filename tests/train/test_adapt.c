@@ -186,7 +186,7 @@ static void test_selecting_maps(void **state) {
       const wn_train_config config = {.adapt = true, .select_from_head = true};
       if (i) must(ctx, wn_adapt_start(ctx, "old", m[0], &config, m[i]));
       if (i) set_all(m[i], "select_strength", 0.7);
-      must(ctx, wn_model_logits(ctx, m[i], ids, NULL, 1, T, logits[i]));
+      must(ctx, wn_model_logits(ctx, m[i], ids, 1, T, NULL, logits[i]));
     }
     double apart = 0, moved = 0;
     for (int i = 0; i < T * V; i++) {
@@ -511,7 +511,7 @@ static void test_runs(void **state) {
     /* The checkpoint holds the trained result like any other model. */
     wn_context *ctx = tiny_context("cpu", 1);
     struct wn_model *m;
-    must(ctx, wn_model_load(ctx, a, &m));
+    must(ctx, wn_model_load(ctx, a, NULL, &m));
     const int at = wn_param_find(&m->table, "layers.1.attn.select_strength");
     assert_true(at >= 0);
     const float strength = ((float *)reach(m->params))[m->table.rows[at].offset];

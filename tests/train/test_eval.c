@@ -30,7 +30,7 @@ static void bench_init(struct bench *b) {
   for (int i = 0; i < BYTES; i++) ids[i] = (unsigned char)text[i];
   for (int at = 0; at + 1 < BYTES; at += CONTEXT) {
     int n = BYTES - 1 - at < CONTEXT ? BYTES - 1 - at : CONTEXT;
-    must(b->ctx, wn_model_logits(b->ctx, b->model, ids + at, NULL, 1, n, logits));
+    must(b->ctx, wn_model_logits(b->ctx, b->model, ids + at, 1, n, NULL, logits));
     for (int t = 0; t < n; t++) {
       const float *row = logits + t * 256;
       double sum = 0;
@@ -220,7 +220,7 @@ static void test_documents(void **state) {
     const int first = all, n = lengths[d] > CONTEXT + 1 ? CONTEXT : lengths[d] - 1;
     for (int i = 0; i < lengths[d]; i++, all++) ids[all] = i ? 1 + (37 * all + 11 * d) % 255 : 0;
     if (n < 1) continue;
-    must(b.ctx, wn_model_logits(b.ctx, b.model, ids + first, NULL, 1, n, logits));
+    must(b.ctx, wn_model_logits(b.ctx, b.model, ids + first, 1, n, NULL, logits));
     for (int t = 0; t < n; t++) {
       double sum = 0;
       for (int v = 0; v < 256; v++) sum += exp((double)logits[t * 256 + v]);

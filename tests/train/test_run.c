@@ -747,7 +747,7 @@ static void test_divergence(void **state) {
   assert_int_equal(wn_train_run(ctx, &r, dir, false, NULL, NULL), WN_ERR_DIVERGED);
   assert_non_null(strstr(wn_context_error(ctx), "step 0 is kept"));
   wn_model *kept = NULL, *fresh = NULL;
-  must(ctx, wn_model_load(ctx, dir, &kept));
+  must(ctx, wn_model_load(ctx, dir, NULL, &kept));
   must(ctx, wn_model_create(ctx, wn_model_config_get(kept), r.train.seed, &fresh));
   for (int i = 0; i < wn_model_tensor_count(fresh); i++) {
     wn_safetensors_entry x, y;

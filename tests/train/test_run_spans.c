@@ -122,7 +122,7 @@ static void test_learns(void **state) {
     wn_model *model;
     wn_data_source *source;
     wn_eval_result result;
-    must(ctx, wn_model_load(ctx, run, &model));
+    must(ctx, wn_model_load(ctx, run, NULL, &model));
     must(ctx, wn_data_source_create(ctx, &r.data, "val", 12, VOCAB, &source));
     must(ctx, wn_eval(ctx, model, source, &(wn_eval_options){.size = sizeof(wn_eval_options), .batch = 5, .seed = 3},
                       &result));

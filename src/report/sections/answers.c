@@ -36,11 +36,11 @@ static wn_status answers_name(wn_context *ctx, const char *where, json_t *object
     snprintf(out, bytes, "none");
     return WN_OK;
   }
-  wn_budgets_init(&b);
+  wn_budgets_init(&b, NULL);
   WN_TRY(wn_budgets_from_json(ctx, where, object, &b));
   const char *name = b.method ? wn_method_name(b.method, NULL) : wn_policy_name(b.policy);
   for (int i = 0; wn_budgets_named_at(i); i++) {
-    wn_budgets_init(&named);
+    wn_budgets_init(&named, NULL);
     wn_budgets_named(wn_budgets_named_at(i), &named);
     if (named.policy == b.policy && named.method == b.method && named.allot == b.allot && named.critical == b.critical)
       name = wn_budgets_named_at(i);

@@ -194,8 +194,8 @@ static wn_status budgets_measure_whole(struct wn_report *r, const struct wn_repo
   const wn_model_config *c = wn_model_config_get(in->loaded);
   wn_budgets whole;
   const char *from;
-  wn_budgets_init(&whole);
-  if (!wn_policy_find("window", &whole.policy)) return wn_fail(r->ctx, WN_ERR_UNSUPPORTED, "there is no policy window");
+  wn_budgets_init(&whole, NULL);
+  WN_TRY(wn_policy_find(r->ctx, "window", &whole.policy));
   WN_TRY(WN_ALLOC(r->ctx, "budgets", c->layers, &whole.tokens));
   whole.layers = c->layers;
   for (int64_t l = 0; l < c->layers; l++) whole.tokens[l] = c->context;
