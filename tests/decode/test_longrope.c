@@ -4,6 +4,7 @@
 #include "support.h"
 
 #include "decode/snapshot.h"
+#include "kv/policy.h"
 #include "model/layer.h"
 #include "model/models.h"
 #include "model/workspace.h"

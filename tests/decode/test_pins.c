@@ -2,7 +2,7 @@
  * and what else stays is what the policy says. Random texts, pieces, budgets and pins. */
 #include "model/models.h"
 
-#include "decode/session.h"
+#include "decode/session_once.h"
 #include "decode/snapshot.h"
 #include "kv/policy.h"
 #include "support.h"
@@ -74,6 +74,8 @@ static void run_case(wn_context *ctx, wn_model *model, const char *policy, const
   random_text(seed, ids, n);
   wn_session *s = session_with(ctx, model, policy, options, budget);
   pin_some(ctx, s, seed, prompt, pinned);
+  if (s->once) /* KVzip's request, which other methods do not read */
+    OK(ctx, wn_session_repeat_ids(ctx, s, (int32_t *const[]){ids, ids, ids}, (const size_t[]){2, 2, 1}));
   for (int done = 0, piece; done < n; done += piece) {
     piece = 1 + (int)wn_random_below(seed, WN_STREAM_TEST, 7, (uint64_t)done, number % 2 ? 3 : 40);
     if (done < prompt && piece > prompt - done) piece = prompt - done;
