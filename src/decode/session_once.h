@@ -45,8 +45,8 @@ struct wn_session_once {
   wn_status (*again)(struct wn_session *s);
   wn_status (*compare)(struct wn_session *echo, int64_t l, int64_t T);
   struct wn_session_repeat *repeat;
-  double *largest;                  /* [L,Hkv,n] while a context that was repeated is compressed */
-  int64_t *allotted;                /* [L,Hkv] with "model": how many tokens each head keeps */
+  double *largest;   /* [L,Hkv,n] while a context that was repeated is compressed */
+  int64_t *allotted; /* [L,Hkv] with "model": how many tokens each head keeps */
   struct wn_arrays arrays;
 };
 /* Sets s->once. */

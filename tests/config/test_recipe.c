@@ -321,7 +321,7 @@ static void every_key_is_explained(void **state) {
   int lines = 0;
   for (char *c = text; *c; c++) lines += *c == '\n';
   assert_int_equal(lines, OTHERS + 8 + 4 + EXPERTS); /* off_by_one, which sinks exclude; fade, which softcap does;
-                                                         * encoder.selective; out_bias; experts */
+                                                      * encoder.selective; out_bias; experts */
   wn_free(text);
 }
 
