@@ -18,7 +18,7 @@ with winnow_lm.Model.load(path) as model:
         for budget in budgets:
             try:
                 row.append(f"{math.exp(model.loss(text, budgets=budget, policy=policy.name)):9.3f}")
-            except winnow_lm.ConfigError:  # "selective" is for models with selective attention
+            except winnow_lm.ConfigError:  # "selective" and "gates" are for models that have these
                 break
         else:
             print(f"{policy.name:12}{whole:9.3f}" + "".join(row))

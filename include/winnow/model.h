@@ -286,6 +286,7 @@ typedef struct wn_model_inputs {
   const int32_t *count;  /* [B] tokens of each row, the rest is padding; NULL: S in all */
   int64_t S;
 } wn_model_inputs;
+/* How logits of whole sequences are computed. */
 typedef struct wn_logits_options {
   size_t size;                   /* sizeof the struct (context.h) */
   const int32_t *doc_start;      /* [B,T] where the document of each token begins in its row; NULL: at 0 */
@@ -298,6 +299,7 @@ typedef struct wn_logits_options {
 wn_status wn_model_logits(wn_context *ctx, wn_model *model, const int32_t *tokens, int64_t B, int64_t T,
                           const wn_logits_options *options, float *logits);
 
+/* What a session is created with. */
 typedef struct wn_session_options {
   size_t size;               /* sizeof the struct (context.h) */
   int64_t sequences;         /* B, which advance together; 0: 1 */

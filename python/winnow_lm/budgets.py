@@ -209,6 +209,10 @@ class Budgets:
         return f"<Budgets {self.policy} {','.join(map(str, self.tokens))}>"
 
 
+def _attention_of(config: Any) -> Any:
+    return ffi.addressof(config, "attention")
+
+
 def make(
     context: Context,
     model: Handle,
@@ -223,7 +227,7 @@ def make(
             raise ArgumentError("Budgets have their policy: give none beside them")
         return spec
     raw = ffi.new("wn_budgets *")
-    attention = context.value(lambda c: ffi.addressof(c, "attention"), Borrowed(lambda: lib.wn_model_config_get(model.raw)))
+    attention = context.value(_attention_of, Borrowed(lambda: lib.wn_model_config_get(model.raw)))
     lib.wn_budgets_init(raw, attention)
     budgets = Budgets(raw)
     number = ffi.new("wn_policy *")

@@ -44,9 +44,10 @@ static inline void keyed_layout(const struct wn_score_kind *kind, const struct w
     keyed_layout(&(KIND), d, out);                                                                                     \
   }
 #define WN_KEYED_ENTRY(NAME, KIND)                                                                                     \
-  .score = &(KIND), WN_MECHANISM_TABLE(field, NAME##_fields), .settings = sizeof(struct NAME##_settings),              \
-  .is_enabled = NAME##_is_enabled, .fill = NAME##_fill, WN_MECHANISM_TABLE(array, NAME##_arrays),                      \
-  WN_MECHANISM_TABLE(input, NAME##_inputs), .layout = NAME##_layout, .cases = NAME##_cases
+  .score = &(KIND), .terms = WN_TERM_KEYED, WN_MECHANISM_TABLE(field, NAME##_fields),                                  \
+  .settings = sizeof(struct NAME##_settings), .is_enabled = NAME##_is_enabled, .fill = NAME##_fill,                    \
+  WN_MECHANISM_TABLE(array, NAME##_arrays), WN_MECHANISM_TABLE(input, NAME##_inputs), .layout = NAME##_layout,         \
+  .cases = NAME##_cases
 enum { KEYED_TRAITS = WN_TRAIT_HALF | WN_TRAIT_BACKWARD };
 
 #endif

@@ -139,13 +139,13 @@ wn_status wn_session_compress(wn_context *ctx, wn_session *s) {
                    "session: %lld sequences would keep different numbers of tokens in a key-value head: expected one",
                    (long long)s->B);
   WN_TRY(wn_session_check_pins(ctx, s, true));
-  const wn_status repeated = wn_session_repeat(s);
-  if (repeated != WN_OK) wn_session_repeat_clear(s);
+  const wn_status repeated = wn_session_once_again(s);
+  if (repeated != WN_OK) wn_session_once_finish(s);
   WN_TRY(repeated);
   s->broken = true; /* until every layer is done */
   wn_status status = WN_OK;
   for (int64_t l = 0; l < s->model->config.layers && status == WN_OK; l++) status = compress_layer(s, l);
-  wn_session_repeat_clear(s);
+  wn_session_once_finish(s);
   WN_TRY(status);
   s->broken = false;
   s->compressed = true;

@@ -150,6 +150,32 @@ wn_status wn_session_once_copy(wn_context *ctx, struct wn_session *s, int64_t b,
   return once_know(ctx, &s->model->config, from->position, c, &o->own);
 }
 
+/* ---- a second reading ---- */
+
+bool wn_session_once_repeats(const struct wn_session *s) {
+  return s->once && s->once->own.method && s->once->own.method->needs & WN_ONCE_REPEAT;
+}
+
+bool wn_session_knows_request(const struct wn_session *s) {
+  return s->once && s->once->request[0];
+}
+
+wn_status wn_session_once_again(struct wn_session *s) {
+  if (!wn_session_once_repeats(s)) return WN_OK;
+  if (s->once->again) return s->once->again(s);
+  return wn_fail(s->ctx, WN_ERR_ARGUMENT,
+                 "session: method \"%s\" asks the model to repeat the context: expected a tokenizer for the request "
+                 "(wn_session_repeat_with)",
+                 s->once->own.method->name);
+}
+
+void wn_session_once_finish(struct wn_session *s) {
+  if (!s->once) return;
+  wn_free(s->once->largest);
+  wn_free(s->once->allotted);
+  s->once->largest = NULL, s->once->allotted = NULL;
+}
+
 void wn_session_once_destroy(struct wn_session *s) {
   struct wn_session_once *o = s->once;
   if (!o) return;
@@ -160,7 +186,7 @@ void wn_session_once_destroy(struct wn_session *s) {
     wn_free(c->seen);
     if (c != &o->own) wn_free(c);
   }
-  wn_session_repeat_clear(s);
+  wn_session_once_finish(s);
   for (int i = 0; i < WN_REPEAT_PARTS; i++) wn_free(o->request[i]);
   wn_arrays_clear(&o->arrays);
   wn_free(o);
@@ -205,7 +231,7 @@ wn_status wn_session_once_see(const struct wn_run *run, struct wn_session *s, in
     WN_TRY(once_floats(run, wn_element(rows->k, b * rows->s_k.b, dtype), rows->s_k, op->Hkv, op->D, o->k));
     for (const struct wn_session_collected *c = &o->own; c; c = c->next)
       if (c->seen[l * s->B + b]) WN_TRY(wn_once_seen_rows(s->ctx, c->seen[l * s->B + b], o->q, o->k, o->at, run->T));
-    if (o->repeat) WN_TRY(wn_session_repeat_rows(s, l, run->T));
+    if (o->repeat) WN_TRY(o->compare(s, l, run->T));
   }
   return WN_OK;
 }

@@ -39,9 +39,14 @@ struct wn_session_once {
   int32_t *text;        /* [B,capacity] what was read */
   int32_t *request[WN_REPEAT_PARTS];
   int64_t requests[WN_REPEAT_PARTS];
-  struct wn_session_repeat *repeat; /* in an echo (session_repeat.c), else NULL */
-  double *largest;                  /* [L,Hkv,n] while a context that was repeated is compressed */
-  int64_t *allotted;                /* [L,Hkv] with "model": how many tokens each head keeps */
+  /* session_repeat.c, which reads through sessions: a second reading, before a compression, known with the request; and
+   * in the session that reads, an echo, what its rows are compared with and by what: T rows of layer l, whose queries
+   * and keys stand in q and k. Else NULL. */
+  wn_status (*again)(struct wn_session *s);
+  wn_status (*compare)(struct wn_session *echo, int64_t l, int64_t T);
+  struct wn_session_repeat *repeat;
+  double *largest;   /* [L,Hkv,n] while a context that was repeated is compressed */
+  int64_t *allotted; /* [L,Hkv] with "model": how many tokens each head keeps */
   struct wn_arrays arrays;
 };
 /* Sets s->once. */
@@ -62,14 +67,13 @@ wn_status wn_session_once_see(const struct wn_run *run, struct wn_session *s, in
  * in the policy's place, then how many tokens each head keeps ("ada"), then by the values' projections ("critical"). */
 wn_status wn_session_once_score(struct wn_session *s, int64_t l, int64_t K, struct wn_kept *keep, int64_t n);
 
-/* KVzip's second reading (session_repeat.c): before a compression; then what it has left is freed. Nothing happens with
- * another method. */
-wn_status wn_session_repeat(struct wn_session *s);
-void wn_session_repeat_clear(struct wn_session *s);
+/* Does the method ask for a second reading of the context (KVzip)? */
+bool wn_session_once_repeats(const struct wn_session *s);
+/* Reads the context again where the method asks for it (KVzip); then frees what that has left. */
+wn_status wn_session_once_again(struct wn_session *s);
+void wn_session_once_finish(struct wn_session *s);
 /* The request as tokens, which are copied. */
 wn_status wn_session_repeat_ids(wn_context *ctx, struct wn_session *s, int32_t *const ids[WN_REPEAT_PARTS],
                                 const size_t counts[WN_REPEAT_PARTS]);
-/* An echo's T rows of layer l, whose queries and keys stand in once->q and k. */
-wn_status wn_session_repeat_rows(struct wn_session *echo, int64_t l, int64_t T);
 
 #endif

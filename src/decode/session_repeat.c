@@ -20,43 +20,6 @@ struct wn_session_repeat {
   int32_t *ids;                   /* [most] */
 };
 
-static bool repeat_is_asked(const struct wn_session *s) {
-  return s->once && s->once->own.method && s->once->own.method->needs & WN_ONCE_REPEAT;
-}
-
-wn_status wn_session_repeat_ids(wn_context *ctx, struct wn_session *s, int32_t *const ids[WN_REPEAT_PARTS],
-                                const size_t counts[WN_REPEAT_PARTS]) {
-  for (int i = 0; i < WN_REPEAT_PARTS; i++) {
-    int32_t *copy;
-    WN_TRY(WN_ALLOC(ctx, "a request", (int64_t)counts[i] + 1, &copy));
-    if (counts[i]) memcpy(copy, ids[i], counts[i] * sizeof *copy);
-    wn_free(s->once->request[i]);
-    s->once->request[i] = copy;
-    s->once->requests[i] = (int64_t)counts[i];
-  }
-  return WN_OK;
-}
-
-wn_status wn_session_repeat_with(wn_context *ctx, wn_session *s, const wn_tokenizer *tok, const char *after) {
-  WN_CHECK_WORK(WN_HANDLE_AS("session", s, SESSION), WN_HANDLE(tok, TOKENIZER));
-  const char *const texts[] = {"\n\nRepeat the previous context exactly.",
-                               "\n\nRepeat the part of the previous context exactly, starting with",
-                               after ? after : "\n"};
-  int32_t *ids[WN_REPEAT_PARTS] = {0};
-  size_t counts[WN_REPEAT_PARTS] = {0};
-  wn_status status = WN_OK;
-  if (!repeat_is_asked(s)) return WN_OK;
-  for (int i = 0; i < WN_REPEAT_PARTS && status == WN_OK; i++)
-    status = wn_tokenizer_encode(ctx, tok, texts[i], strlen(texts[i]), false, false, &ids[i], &counts[i]);
-  if (status == WN_OK) status = wn_session_repeat_ids(ctx, s, ids, counts);
-  for (int i = 0; i < WN_REPEAT_PARTS; i++) wn_tokens_free(ids[i]);
-  return status;
-}
-
-bool wn_session_knows_request(const struct wn_session *s) {
-  return s->once && s->once->request[0];
-}
-
 /* ---- rows ---- */
 
 /* The keys of a layer's context, as the cache has them. */
@@ -72,7 +35,7 @@ static wn_status repeat_keys(const struct wn_session *s, int64_t l, float *out) 
   return WN_OK;
 }
 
-wn_status wn_session_repeat_rows(struct wn_session *echo, int64_t l, int64_t T) {
+static wn_status repeat_rows(struct wn_session *echo, int64_t l, int64_t T) {
   const struct wn_session_once *o = echo->once;
   struct wn_session_repeat *r = o->repeat;
   const struct wn_session *s = r->of;
@@ -126,7 +89,7 @@ static wn_status repeat_read(struct wn_session *s, struct wn_session *echo, stru
   repeat_count(s, wn_session_kv_bytes(echo));
   if (s->once->own.known) s->once->own.known->echo = wn_session_kv_bytes(echo);
   WN_TRY(wn_session_once_open(s->ctx, echo));
-  echo->once->repeat = r;
+  echo->once->repeat = r, echo->once->compare = repeat_rows;
   for (r->first = 0; r->first < n; r->first = r->end) {
     r->end = r->first + chunk < n ? r->first + chunk : n;
     r->rows = 0;
@@ -143,11 +106,6 @@ static wn_status repeat_all(struct wn_session *s) {
   const wn_model_config *c = &s->model->config;
   struct wn_session_once *o = s->once;
   const int64_t L = c->layers, G = c->kv_heads, D = c->head_size, n = s->position, chunk = o->own.options.kvzip.chunk;
-  if (!o->request[0])
-    return wn_fail(s->ctx, WN_ERR_ARGUMENT,
-                   "session: method \"%s\" asks the model to repeat the context: expected a tokenizer for the request "
-                   "(wn_session_repeat_with)",
-                   o->own.method->name);
   struct wn_session_repeat r = {.of = s};
   struct wn_arrays arrays = {0};
   struct wn_session *echo;
@@ -205,8 +163,7 @@ static wn_status repeat_allot(struct wn_session *s, const struct wn_session_scor
   return status;
 }
 
-wn_status wn_session_repeat(struct wn_session *s) {
-  if (!repeat_is_asked(s)) return WN_OK;
+static wn_status repeat_again(struct wn_session *s) {
   const int64_t L = s->model->config.layers;
   const struct wn_session_scores *known = s->once->own.known;
   bool read = known && known->n == s->position && s->budgets.heads == 0;
@@ -223,9 +180,34 @@ wn_status wn_session_repeat(struct wn_session *s) {
   return s->budgets.allot == WN_ALLOT_MODEL ? repeat_allot(s, read ? known : NULL) : WN_OK;
 }
 
-void wn_session_repeat_clear(struct wn_session *s) {
-  if (!s->once) return;
-  wn_free(s->once->largest);
-  wn_free(s->once->allotted);
-  s->once->largest = NULL, s->once->allotted = NULL;
+/* ---- the request ---- */
+
+wn_status wn_session_repeat_ids(wn_context *ctx, struct wn_session *s, int32_t *const ids[WN_REPEAT_PARTS],
+                                const size_t counts[WN_REPEAT_PARTS]) {
+  for (int i = 0; i < WN_REPEAT_PARTS; i++) {
+    int32_t *copy;
+    WN_TRY(WN_ALLOC(ctx, "a request", (int64_t)counts[i] + 1, &copy));
+    if (counts[i]) memcpy(copy, ids[i], counts[i] * sizeof *copy);
+    wn_free(s->once->request[i]);
+    s->once->request[i] = copy;
+    s->once->requests[i] = (int64_t)counts[i];
+  }
+  s->once->again = repeat_again;
+  return WN_OK;
+}
+
+wn_status wn_session_repeat_with(wn_context *ctx, wn_session *s, const wn_tokenizer *tok, const char *after) {
+  WN_CHECK_WORK(WN_HANDLE_AS("session", s, SESSION), WN_HANDLE(tok, TOKENIZER));
+  const char *const texts[] = {"\n\nRepeat the previous context exactly.",
+                               "\n\nRepeat the part of the previous context exactly, starting with",
+                               after ? after : "\n"};
+  int32_t *ids[WN_REPEAT_PARTS] = {0};
+  size_t counts[WN_REPEAT_PARTS] = {0};
+  wn_status status = WN_OK;
+  if (!wn_session_once_repeats(s)) return WN_OK;
+  for (int i = 0; i < WN_REPEAT_PARTS && status == WN_OK; i++)
+    status = wn_tokenizer_encode(ctx, tok, texts[i], strlen(texts[i]), false, false, &ids[i], &counts[i]);
+  if (status == WN_OK) status = wn_session_repeat_ids(ctx, s, ids, counts);
+  for (int i = 0; i < WN_REPEAT_PARTS; i++) wn_tokens_free(ids[i]);
+  return status;
 }

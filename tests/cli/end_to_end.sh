@@ -266,7 +266,9 @@ json "budgets of the context" ".kv_bytes == $whole_bytes and .policy == \"select
 is "budgets of the context change nothing" "$whole_text" "$(jq -r .text out)"
 # Every policy that the program lists.
 policies=$("$winnow" eval --help | grep -oE 'selective\|[a-z0-9|]+' | head -n 1 | tr '|' ' ')
-is "policies in the help" "selective h2o tova streaming window random snapkv knorm keydiff" "$policies"
+is "policies in the help" "selective h2o tova streaming window random snapkv knorm keydiff gates" "$policies"
+refuses "a policy for models with gates" 1 'needs a model with write, forget or retention gates' "${greedy[@]}" --budgets 4 --policy gates
+policies=${policies% gates}
 for policy in $policies; do
   json "budgets with $policy" ".tokens > 0 and .kv_bytes * 3 < $whole_bytes and .policy == \"$policy\" and .budget_tokens == 10" \
     "${budgeted[@]}" --budgets 4,6 --policy $policy --policy-options snapkv.rows=4

@@ -105,6 +105,9 @@ static const char *const other[] = {
     "model.attention.buckets.farthest=90",
     "model.attention.alibi.enabled=true",
     "model.attention.alibi.max_bias=6",
+    "model.attention.forget.enabled=true",
+    "model.attention.write.enabled=true",
+    "model.attention.write.window=9",
     "model.attention.softcap.cap=30",
     "model.attention.window=77",
     "model.attention.window_layers=\"10\"",
@@ -317,8 +320,8 @@ static void every_key_is_explained(void **state) {
   json_decref(j);
   int lines = 0;
   for (char *c = text; *c; c++) lines += *c == '\n';
-  assert_int_equal(lines, OTHERS + 8 + 3 +
-                              EXPERTS); /* off_by_one, which sinks exclude; encoder.selective; out_bias; experts */
+  assert_int_equal(lines, OTHERS + 8 + 4 + EXPERTS); /* off_by_one, which sinks exclude; fade, which softcap does;
+                                                      * encoder.selective; out_bias; experts */
   wn_free(text);
 }
 

@@ -57,6 +57,7 @@ static void test_policies(void **state) {
       budgets.policy = p;
       budgets.per_kv_head = own;
       if (own && !wn_policy_at(p)->per_kv_head) continue;
+      if (!wn_policy_suits(p, &wn_model_config_get(model)->attention)) continue; /* gates */
       OK(ctx, wn_budgets_parse(ctx, wn_model_config_get(model), "9,12", &budgets));
       OK(ctx,
          wn_session_create(ctx, model,

@@ -4,6 +4,7 @@
 #include "support.h"
 
 #include "decode/snapshot.h"
+#include "kv/policy.h"
 #include "model/layer.h"
 #include "model/models.h"
 #include "model/workspace.h"
@@ -135,6 +136,8 @@ static void sessions_grow(void **state) {
         if (p >= 0) b.policy = (wn_policy)p, b.cache_positions = by_place;
         if (p >= 0 && b.policy == WN_POLICY_SELECTIVE)
           c.attention.selective = (wn_selective_config){PAPER, .mem = {.eps = 0.1, .tau = 1}};
+        if (p >= 0 && wn_policy_row(b.policy)->needs & WN_POLICY_NUMBERS)
+          OK(ctx, wn_attention_config_parse(ctx, "{\"write\":{\"window\":2}}", &c.attention));
         struct wn_model *model = make_model(ctx, &c);
         if (p >= 0) OK(ctx, wn_budgets_parse(ctx, &model->config, "5", &b));
         if (p >= 0 && wn_budgets_check(ctx, &b, &model->config) != WN_OK) { /* not with cache positions */

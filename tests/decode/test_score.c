@@ -117,6 +117,7 @@ static void test_every_policy(void **state) {
   for (wn_policy p = 0; (int)p < wn_policy_count(); p++) {
     wn_budgets budgets;
     wn_session *s;
+    if (!wn_policy_suits(p, &c.attention)) continue; /* gates */
     budgets_init(&budgets);
     budgets.policy = p;
     OK(ctx, wn_budgets_parse(ctx, &c, "5", &budgets));

@@ -172,7 +172,7 @@ static void test_progress(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_progress),
+      cmocka_unit_test_setup_teardown(test_progress, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_file_and_auto, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_bfloat16, set_up, tear_down),
       cmocka_unit_test_setup_teardown(test_refused, set_up, tear_down),

@@ -822,7 +822,7 @@ def test_examples():
 
     assert "xyzzy" in example("choices.py", "run", "the cat", "sees", "xyzzy").splitlines()[-1]
     table = example("policies.py", "run", "text.txt", "8", "64").splitlines()
-    assert [line.split()[0] for line in table[1:]] == [p.name for p in wn.policies()]
+    assert [line.split()[0] for line in table[1:]] == [p.name for p in wn.policies() if p.name != "gates"]
     assert abs(float(table[1].split()[1]) - math.exp(model().loss(TEXT))) < 1e-3
     assert "6 steps" in example("train.py", "recipe.json", "drawn", "train.steps=6", "train.warmup=2")
     five = {}
