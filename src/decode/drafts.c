@@ -94,7 +94,7 @@ static int64_t drafts_ask(struct wn_generation *g, struct wn_drafts *d, int64_t 
   if (most > s->capacity - d->count) most = s->capacity - d->count;
   if (most < 1) return 0;
   while (same > 0 && d->read[same - 1] != d->text[same - 1]) same--; /* only guesses, at the end, may differ */
-  wn_session_take_back(s, s->position - same);
+  if (wn_session_take_back(s, s->position - same) != WN_OK) return 0;
   int32_t next = drafts_feed_model(g, d, d->text + same, d->count - same);
   while (next >= 0) {
     d->step[1 + n++] = next;

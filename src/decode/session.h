@@ -103,7 +103,7 @@ wn_status wn_session_create_whole(wn_context *ctx, wn_model *model, int64_t capa
 /* wn_session_kv_bytes of such a session, with the cache AUTO. */
 wn_status wn_session_plan_whole(wn_context *ctx, const wn_model *model, int64_t capacity, size_t *bytes);
 /* Takes back the last n tokens of such a session. In a model with selections F keeps what they selected. */
-void wn_session_take_back(struct wn_session *s, int64_t n);
+wn_status wn_session_take_back(struct wn_session *s, int64_t n);
 
 /* Protocols other than `always` (session_compress.c). Does a full cache of the session evict tokens as they come? */
 static inline bool wn_session_evicts(const struct wn_session *s) {

@@ -111,7 +111,7 @@ wn_status wn_session_ahead_drop(struct wn_session *s) {
     for (int64_t j = count; j > taken; j--) {
       const int64_t row = l * (1 + a->most) + j;
       if (a->evicted[row].slot < 0)
-        wn_kv_cache_forget(cache, 1);
+        WN_TRY(wn_kv_cache_forget(s->ctx, cache, 1));
       else
         wn_kv_cache_undo(cache, a->evicted[row], a->contents + (size_t)row * a->slot_bytes);
     }

@@ -58,7 +58,7 @@ static wn_status file_open(wn_context *ctx, const char *path, wn_session *s, str
                    s->once ? "what a method collects that scores a whole cache" : "what an encoder has read");
   WN_TRY(WN_ALLOC(ctx, "a session's file", n, &out->held.count));
   WN_TRY(WN_ALLOC(ctx, "a session's file", n, &out->held.capacity));
-  return WN_ALLOC(ctx, "a session's file", 2 * n + 4, &out->items);
+  return WN_ALLOC(ctx, "a session's file", 3 * n + 4, &out->items);
 }
 
 /* A cache of the shape of part i with room for just the tokens held; *bytes (may be NULL): in the backend's memory. */
@@ -96,6 +96,9 @@ static wn_status file_list(struct file *f) {
     snprintf(name, sizeof name, "part.%lld.at", (long long)i);
     item_add(f, name, cache->at, s->B * shape.groups, (size_t)f->held.count[i] * sizeof *cache->at,
              (size_t)cache->shape.capacity * sizeof *cache->at);
+    const size_t sums = (size_t)(s->B * shape.Hkv * shape.keyed) * sizeof *cache->total;
+    snprintf(name, sizeof name, "part.%lld.sums", (long long)i); /* after the cache, which sets them where it can */
+    item_add(f, name, cache->total, 1, sums, sums);
   }
   const size_t bytes = (size_t)s->B * C * wn_dtype_size(s->model->dtype);
   item_add(f, "state", s->state, 1, bytes, bytes);
@@ -440,7 +443,7 @@ wn_status wn_session_cut(wn_context *ctx, wn_session *s, int64_t position) {
                      "session: layer %lld does not know what it held after %lld tokens: expected no evictions, no "
                      "selections, no policy that keeps sums; a copy made there (wn_session_copy) can be restored",
                      (long long)s->parts[i].layer, (long long)position);
-  wn_session_take_back(s, s->position - position);
+  WN_TRY(wn_session_take_back(s, s->position - position));
   s->stretched = s->stretched && position > 0;
   s->cut = true;
   return WN_OK;

@@ -38,10 +38,11 @@ void wn_session_reset_caches(struct wn_session *s) {
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) wn_kv_cache_reset(&s->caches[i]);
 }
 
-void wn_session_take_back(struct wn_session *s, int64_t n) {
-  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) wn_kv_cache_forget(&s->caches[i], n);
+wn_status wn_session_take_back(struct wn_session *s, int64_t n) {
+  for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) WN_TRY(wn_kv_cache_forget(s->ctx, &s->caches[i], n));
   s->position -= n;
   s->logits_known = s->counted = false;
+  return WN_OK;
 }
 
 void wn_session_reset(wn_session *s) {

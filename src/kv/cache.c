@@ -36,10 +36,12 @@ static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct
   };
   const struct wn_array read[] = {
       WN_ARRAY_FOR(out->total, "running sums", s->keyed > 0, WN_DIMS(s->B, s->Hkv, s->keyed)),
+      WN_ARRAY_FOR(out->next, "running sums", s->keyed > 0, WN_DIMS(s->B, s->Hkv, s->keyed)),
       WN_ARRAY_FOR(out->at, "positions read", apart, WN_DIMS(s->B, s->groups, s->capacity)),
       WN_ARRAY_FOR(out->order, "order of the slots", s->asked, WN_DIMS(s->capacity)),
       WN_ARRAY_FOR(out->index, "chosen slots", apart && s->asked, WN_DIMS(s->B, s->groups)),
       WN_ARRAY_SIZED(out->f_read, e, "selections read", apart && s->asked, WN_DIMS(s->B, s->selections, s->capacity)),
+      WN_ARRAY_SIZED(out->numbers_read, e, "numbers", apart && s->asked, WN_DIMS(s->B, s->Hkv, s->width, s->capacity)),
       WN_ARRAY_SIZED(out->notes_read, e, "notes read", apart && s->asked,
                      WN_DIMS(s->B, s->groups, s->notes, s->capacity)),
       WN_ARRAY_SIZED(out->k_read, key, "keys read", apart && s->asked_keys, WN_DIMS(s->B, s->Hkv, s->capacity)),
@@ -50,7 +52,7 @@ static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct
   WN_ARRAYS_LAY(host, read);
   if (apart) return;
   out->at = out->at_shown, out->index = out->index_shown, out->f_read = out->f, out->notes_read = out->notes;
-  out->k_read = out->k, out->v_read = out->v;
+  out->k_read = out->k, out->v_read = out->v, out->numbers_read = out->numbers;
 }
 
 bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes, size_t *host) {
@@ -215,21 +217,22 @@ wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cac
     if (to->data == cache->sk) WN_TRY(cache_put(exec, cache, to, r->sk, r->s_sk, t0, T));
     if (to->data == cache->f) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T));
     if (to->data == cache->notes) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T));
-    if (to->data == cache->numbers) wn_kv_numbers_put(cache, r, t0, T);
+    if (to->data == cache->numbers) WN_TRY(wn_kv_numbers_put(exec->ctx, cache, r, t0, T));
   }
   return cache_enter_positions(exec->ctx, cache, T);
 }
 
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T) {
-  wn_kv_numbers_count(cache, cache->count, T, 1);
+  wn_kv_numbers_advance(cache);
   cache->count += T;
   cache->seen += T;
 }
 
-void wn_kv_cache_forget(struct wn_kv_cache *cache, int64_t T) {
-  wn_kv_numbers_count(cache, cache->count - T, T, -1);
+wn_status wn_kv_cache_forget(wn_context *ctx, struct wn_kv_cache *cache, int64_t T) {
+  WN_TRY(wn_kv_numbers_take_back(ctx, cache, NULL, cache->count - T, T, cache));
   cache->count -= T;
   cache->seen -= T;
+  return WN_OK;
 }
 
 size_t wn_kv_cache_slot_bytes(const struct wn_kv_cache *cache) {
@@ -258,7 +261,7 @@ void wn_kv_cache_undo(struct wn_kv_cache *cache, struct wn_kv_slot saved, const 
   const int n = cache_arrays_of(cache, arrays);
   const int64_t last = cache->count - 1;
   const char *at = from;
-  wn_kv_numbers_count(cache, last, 1, -1);
+  (void)wn_kv_numbers_take_back(NULL, cache, NULL, last, 1, cache); /* on the host, where nothing can fail */
   for (int i = 0; i < n; i++)
     for (int64_t r = 0; r < arrays[i].rows; r++, at += arrays[i].bytes) {
       char *slot = cache_slot(cache, &arrays[i], r, saved.slot);
@@ -388,6 +391,8 @@ static wn_status cache_ask(const struct wn_exec *exec, struct wn_kv_cache *cache
   if (cache->f_read != cache->f)
     WN_TRY(wn_memory_read(exec->ctx, memory, cache->f_read, cache->f, (size_t)(s->B * s->selections) * each));
   const size_t slots = (size_t)(s->B * s->Hkv * s->capacity);
+  if (cache->numbers_read != cache->numbers)
+    WN_TRY(wn_memory_read(exec->ctx, memory, cache->numbers_read, cache->numbers, slots * (size_t)s->width * e));
   if (cache->k_read && cache->k_read != cache->k)
     WN_TRY(wn_memory_read(exec->ctx, memory, cache->k_read, cache->k, slots * cache_row_bytes(s, s->k_type)));
   if (cache->v_read && cache->v_read != cache->v)
@@ -546,11 +551,7 @@ wn_status wn_kv_cache_copy(wn_context *ctx, const struct wn_kv_cache *from, int6
     for (int64_t p = 0; p < P; p++)
       memcpy(to->at + (b * P + p) * to->shape.capacity,
              from->at + ((rows ? rows[b] : b / each) * P + p) * from->shape.capacity, (size_t)count * sizeof *to->at);
-  const int64_t keyed = from->shape.keyed, totals = from->shape.Hkv * keyed;
-  for (int64_t x = 0; to->total && x < to->shape.B * totals; x++) {
-    const int64_t b = x / totals, of = (rows ? rows[b] : b / each) * totals + x % totals;
-    to->total[x] = from->total[of] - wn_kv_numbers_of(from, of / keyed, of % keyed, count, from->count - count);
-  }
+  WN_TRY(wn_kv_numbers_take_back(ctx, from, rows, count, from->count - count, to));
   to->count = count;
   to->seen = from->seen - (from->count - count);
   to->sorted = from->sorted;

@@ -46,7 +46,8 @@ struct wn_kv_cache {
   void *f;                    /* [B,G,capacity] or NULL */
   void *numbers;              /* [B,Hkv,width,capacity] or NULL: of map i in row i; if one is a running sum, what is
                                * summed in row keyed+i */
-  double *total;              /* [B,Hkv,keyed], on the host: the sums over all tokens seen */
+  double *total, *next;       /* [B,Hkv,keyed], on the host: the sums over all tokens seen; and over those that have
+                               * been appended */
   void *notes;                /* [B,P,notes,capacity] of the policy, or NULL */
   int32_t *at;                /* [B,P,capacity] absolute positions, on the host; NULL: slot j holds position j */
   int32_t *at_shown;          /* the same in the backend's memory; the same array if that is the host's */
@@ -55,7 +56,7 @@ struct wn_kv_cache {
   /* For a policy with functions of its own: the slots that it chooses [B,P], and host copies of what it reads. Where
    * the backend's memory is the host's, `index` and `index_shown` are one array. */
   int32_t *index, *index_shown, *order; /* order [capacity] */
-  void *k_read, *v_read, *f_read, *notes_read, *sums_read;
+  void *k_read, *v_read, *f_read, *numbers_read, *notes_read, *sums_read;
   void *host;   /* the allocation on the host, if the backend's memory is another; NULL: none */
   size_t bytes; /* all bytes allocated */
 };
@@ -90,11 +91,14 @@ struct wn_kv_rows {
 /* The rows of a call, and those of its heads from g0 on. */
 struct wn_kv_rows wn_kv_rows_of(const struct wn_attention *op);
 struct wn_kv_rows wn_kv_rows_of_heads(const struct wn_kv_rows *rows, wn_dtype dtype, int64_t g0);
-/* numbers.c. _put: fills the numbers of T new slots from rows t0.. on. _of: what a head (of all sequences' heads) got
- * in the sum of map i by n tokens, in slots from `first` on. _count: adds these to the sums, times `sign`. */
-void wn_kv_numbers_put(struct wn_kv_cache *cache, const struct wn_kv_rows *rows, int64_t t0, int64_t T);
-double wn_kv_numbers_of(const struct wn_kv_cache *cache, int64_t head, int64_t i, int64_t first, int64_t n);
-void wn_kv_numbers_count(struct wn_kv_cache *cache, int64_t first, int64_t n, double sign);
+/* numbers.c. _put: fills the numbers of T new slots from rows t0.. on. _take_back: the sums of `to`, whose sequence b
+ * is sequence rows[b] (NULL: b / n, as in wn_kv_cache_copy) of the cache, without n tokens in slots from `first` on. */
+wn_status wn_kv_numbers_put(wn_context *ctx, struct wn_kv_cache *cache, const struct wn_kv_rows *rows, int64_t t0,
+                            int64_t T);
+wn_status wn_kv_numbers_take_back(wn_context *ctx, const struct wn_kv_cache *cache, const int64_t *rows, int64_t first,
+                                  int64_t n, struct wn_kv_cache *to);
+/* What has been appended counts from now on. */
+void wn_kv_numbers_advance(struct wn_kv_cache *cache);
 /* Sets what a policy sees of the numbers of group `row`. */
 void wn_kv_numbers_held(const struct wn_kv_cache *cache, int64_t row, struct wn_policy_held *held);
 /* Writes rows t0..t0+T-1 after the tokens held. They count only after wn_kv_cache_advance. The caller has checked that
@@ -103,7 +107,7 @@ wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cac
                              int64_t t0, int64_t T);
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T);
 /* Forgets the last T tokens that entered. Nothing may have been evicted for them; F and notes stay as they are. */
-void wn_kv_cache_forget(struct wn_kv_cache *cache, int64_t T);
+wn_status wn_kv_cache_forget(wn_context *ctx, struct wn_kv_cache *cache, int64_t T);
 /* For a cache of one sequence and group on the host: a slot and its content, in wn_kv_cache_slot_bytes bytes at `to`;
  * _save: the oldest token's. _undo: forgets the last token, and what was evicted for it comes back to its slot. */
 struct wn_kv_slot {

@@ -10,6 +10,7 @@
 #include "policies.h"
 #include "winnow/safetensors.h"
 #include "winnow/score.h"
+#include "reach.h"
 
 enum { V = 13, READ = 11, TAIL = 6, CONTEXT = 48, B_MOST = 2 };
 
@@ -219,7 +220,7 @@ static void test_of_another(void **state) {
     if (i) c.norm_eps *= 2;
     wn_model *other = model_of(ctx, &c, WN_F32);
     float one = 1;
-    if (!i) memcpy(other->params, &one, sizeof one);
+    if (!i) memcpy(reach(other->params), &one, sizeof one);
     wn_session *to = session_of(other, WN_POLICY_STREAMING, "5", NULL, 1, 30);
     assert_refused(ctx, wn_session_load(ctx, to, path), WN_ERR_CONFIG, i ? "\"configuration\"" : "\"weights\"");
     wn_session_destroy(to);

@@ -13,6 +13,11 @@ static int64_t notes_of(const wn_budgets *b) {
   return b->policy == WN_POLICY_H2O || b->policy == WN_POLICY_TOVA;
 }
 
+/* At most so many bytes are what the host copies for a policy that runs there, from a backend's memory. */
+static size_t copies_of(const struct wn_model *model, const wn_budgets *b, size_t all) {
+  return model->backend->memory->host || b->policy != WN_POLICY_GATES ? 0 : 2 * all;
+}
+
 /* The choice's model case, with grouped heads. */
 static wn_model_config grouped(const struct choice *c) {
   for (int k = 0; k < MODEL_CASES; k++) {
@@ -250,7 +255,7 @@ static void test_bytes_and_allocations(void **state) {
     const int64_t token =
         2 * 2 * 6 + (b.policy == WN_POLICY_SELECTIVE) + P + state_of * P + 2 * s->caches[0].shape.width;
     const size_t expected = (size_t)((3 + 4) * token) * 4; /* budgets of 3 and of 4 */
-    assert_in_range(wn_session_kv_bytes(s), expected, expected + 2 * 6 * 64);
+    assert_in_range(wn_session_kv_bytes(s), expected, expected + 2 * 8 * 64 + copies_of(model, &b, expected));
     size_t held = 0;
     for (int l = 0; l < LAYERS; l++) {
       wn_memory_info before, after;
@@ -270,7 +275,8 @@ static void test_bytes_and_allocations(void **state) {
     OK(ctx, wn_session_feed(ctx, s, prompt, 300, 0, logits));
     for (int t = 0; t < 20; t++) OK(ctx, wn_session_feed(ctx, s, prompt + t, 1, 0, logits));
     wn_memory_info_get(&after);
-    assert_int_equal(before.total_allocations, after.total_allocations);
+    /* The numbers of keys are sums that the host computes, in an allocated copy of other memory. */
+    if (!copies_of(model, &b, 1)) assert_int_equal(before.total_allocations, after.total_allocations);
     assert_int_equal(wn_session_position(s), 320);
     for (int n = 0; n < V; n++) assert_true(isfinite(logits[n]));
     wn_session_destroy(s);
@@ -316,7 +322,7 @@ static void test_heads(void **state) {
           const size_t expected = (size_t)(B * rows[r].tokens * token) * 4;
           /* Heads that hold everything store no positions and nothing for the policy. */
           assert_in_range(wn_session_kv_bytes(s), expected - (size_t)(B * T * (1 + state_of)) * 4,
-                          expected + 4 * 6 * 64);
+                          expected + 4 * 8 * 64 + copies_of(model, &b, expected));
           size_t held = 0;
           for (int64_t part = 0; part < s->first[LAYERS]; part++) held += s->caches[part].bytes;
           assert_int_equal(wn_session_kv_bytes(s), held);

@@ -17,7 +17,7 @@ struct guard_field {
   size_t at; /* offset of the pointer in the arguments */
   const char *name;
 };
-#define GUARD_FIELDS 54
+#define GUARD_FIELDS 72
 #define GUARD(op, member)                                                                                              \
   { offsetof(struct wn_##op, member), #member }
 
@@ -94,7 +94,9 @@ static const struct guard_field evict_fields[GUARD_FIELDS] = {GUARD(evict, at), 
                                                               GUARD(evict, k.data), GUARD(evict, v.data)};
 static const struct guard_field evictions_fields[GUARD_FIELDS] = {GUARD(evictions, note), GUARD(evictions, evicted_at),
                                                                   GUARD(evictions, left)};
-#define GUARD_MAP(i) GUARD(attention, map[i].theta), GUARD(attention, map[i].dtheta)
+#define GUARD_MAP(i)                                                                                                   \
+  GUARD(attention, map[i].theta), GUARD(attention, map[i].dtheta), GUARD(attention, map[i].key),                       \
+      GUARD(attention, map[i].dkey)
 static const struct guard_field attention_fields[GUARD_FIELDS] = {GUARD(attention, q),
                                                                   GUARD(attention, k),
                                                                   GUARD(attention, v),
@@ -122,6 +124,8 @@ static const struct guard_field attention_fields[GUARD_FIELDS] = {GUARD(attentio
                                                                   GUARD_MAP(1),
                                                                   GUARD_MAP(2),
                                                                   GUARD_MAP(3),
+                                                                  GUARD_MAP(4),
+                                                                  GUARD_MAP(5),
                                                                   GUARD(attention, sinks.k),
                                                                   GUARD(attention, sinks.v),
                                                                   GUARD(attention, sinks.dk),
