@@ -41,7 +41,7 @@ static int64_t share_part(const struct wn_session *s, int64_t l, int64_t g) {
 /* Copies n tokens of row `x` of an array [rows,capacity] of `bytes` a token to row `h`. */
 static wn_status share_row(wn_context *ctx, const struct wn_kv_cache *to, void *a, int64_t h,
                            const struct wn_kv_cache *of, const void *b, int64_t x, size_t bytes) {
-  const struct wn_memory *memory = to->shape.memory ? to->shape.memory : &wn_host_memory;
+  const struct wn_memory *memory = wn_kv_memory(&to->shape);
   return memory->copy(ctx, (char *)a + (size_t)(h * to->shape.capacity) * bytes,
                       (const char *)b + (size_t)(x * of->shape.capacity) * bytes, (size_t)of->count * bytes);
 }

@@ -14,10 +14,6 @@ static size_t cache_row_bytes(const struct wn_kv_shape *s, wn_gguf_type type) {
   return wn_stored_bytes(type, s->dtype, s->D);
 }
 
-static const struct wn_memory *cache_memory(const struct wn_kv_shape *s) {
-  return s->memory ? s->memory : &wn_host_memory;
-}
-
 /* Lays out the arrays. own: in the backend's memory; host: on the host. They are one and the same if the backend's
  * memory is the host's. */
 static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct wn_arrays *host,
@@ -58,7 +54,7 @@ static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct
 bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes, size_t *host) {
   struct wn_arrays own = {0}, beside = {0};
   struct wn_kv_cache unused;
-  cache_lay(shape, &own, cache_memory(shape)->host ? &own : &beside, &unused);
+  cache_lay(shape, &own, wn_kv_memory(shape)->host ? &own : &beside, &unused);
   *bytes = own.bytes + beside.bytes;
   if (host) *host = beside.bytes;
   return !own.failed && !beside.failed;
@@ -72,7 +68,7 @@ wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *s, struct 
                    (long long)s->capacity, (long long)s->B);
   void *base, *beside;
   WN_TRY(wn_alloc(ctx, "key-value cache", host, &beside));
-  const wn_status status = cache_memory(s)->allocate(ctx, "key-value cache", bytes - host, &base);
+  const wn_status status = wn_kv_memory(s)->allocate(ctx, "key-value cache", bytes - host, &base);
   if (status != WN_OK) {
     wn_free(beside);
     return status;
@@ -84,13 +80,13 @@ wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *s, struct 
 void wn_kv_cache_place(const struct wn_kv_shape *s, void *base, void *host, struct wn_kv_cache *out) {
   struct wn_arrays own = {.base = base}, beside = {.base = host};
   *out = (struct wn_kv_cache){.shape = *s, .host = host};
-  cache_lay(s, &own, cache_memory(s)->host ? &own : &beside, out);
+  cache_lay(s, &own, wn_kv_memory(s)->host ? &own : &beside, out);
   out->bytes = own.bytes + beside.bytes;
   wn_kv_cache_reset(out);
 }
 
 void wn_kv_cache_clear(struct wn_kv_cache *cache) {
-  cache_memory(&cache->shape)->release(cache->k); /* k is where the allocation starts */
+  wn_kv_memory(&cache->shape)->release(cache->k); /* k is where the allocation starts */
   wn_free(cache->host);
   memset(cache, 0, sizeof *cache);
 }
@@ -159,7 +155,7 @@ static size_t cache_positions_bytes(const struct wn_kv_cache *cache) {
 /* Brings the backend's copy of the positions up to date, for operations that read them. */
 static wn_status cache_show_positions(wn_context *ctx, struct wn_kv_cache *cache) {
   if (!cache_apart(cache) || cache->at_is_shown) return WN_OK;
-  WN_TRY(cache_memory(&cache->shape)->copy_in(ctx, cache->at_shown, cache->at, cache_positions_bytes(cache)));
+  WN_TRY(wn_kv_memory(&cache->shape)->copy_in(ctx, cache->at_shown, cache->at, cache_positions_bytes(cache)));
   cache->at_is_shown = true;
   return WN_OK;
 }
@@ -168,7 +164,7 @@ wn_status wn_kv_cache_positions(wn_context *ctx, const struct wn_kv_cache *cache
   struct wn_kv_cache *c =
       (struct wn_kv_cache *)(uintptr_t)cache; /* const means the tokens held, not what the host knows of them */
   if (!cache_apart(cache) || cache->at_known) return WN_OK;
-  WN_TRY(wn_memory_read(ctx, cache_memory(&cache->shape), c->at, c->at_shown, cache_positions_bytes(cache)));
+  WN_TRY(wn_memory_read(ctx, wn_kv_memory(&cache->shape), c->at, c->at_shown, cache_positions_bytes(cache)));
   c->at_known = true;
   return WN_OK;
 }
@@ -184,7 +180,7 @@ static wn_status cache_enter_positions(wn_context *ctx, struct wn_kv_cache *cach
     const int64_t first = row * s->capacity + cache->count;
     for (int64_t t = 0; t < T; t++) cache->at[first + t] = (int32_t)(cache->seen + t);
     if (shown)
-      WN_TRY(cache_memory(s)->copy_in(ctx, cache->at_shown + first, cache->at + first, (size_t)T * sizeof *cache->at));
+      WN_TRY(wn_kv_memory(s)->copy_in(ctx, cache->at_shown + first, cache->at + first, (size_t)T * sizeof *cache->at));
   }
   if (shown) return WN_OK;
   if (!entered) cache->at_is_shown = false;
@@ -385,7 +381,7 @@ static wn_status cache_ask_own(wn_context *ctx, struct wn_kv_cache *cache, const
 static wn_status cache_ask(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
                            const struct wn_evict_rule *rule) {
   const struct wn_kv_shape *s = &cache->shape;
-  const struct wn_memory *memory = cache_memory(s);
+  const struct wn_memory *memory = wn_kv_memory(s);
   const int64_t rows = s->B * s->groups;
   const size_t e = wn_dtype_size(s->dtype), each = (size_t)s->capacity * e;
   if (cache->f_read != cache->f)
@@ -429,7 +425,7 @@ wn_status wn_kv_cache_evict_oldest(const struct wn_exec *exec, struct wn_kv_cach
 static wn_status cache_follow_asked(const struct wn_exec *exec, struct wn_kv_cache *cache, const wn_budgets *budgets,
                                     const void *sums) {
   const struct wn_kv_shape *s = &cache->shape;
-  const struct wn_memory *memory = cache_memory(s);
+  const struct wn_memory *memory = wn_kv_memory(s);
   const int64_t rows = s->B * s->groups;
   const size_t each = (size_t)s->capacity * wn_dtype_size(s->dtype), notes = (size_t)(rows * s->notes) * each;
   const bool read = !memory->host;
@@ -452,7 +448,7 @@ wn_status wn_kv_cache_follow(const struct wn_exec *exec, struct wn_kv_cache *cac
   const struct wn_kv_shape *s = &cache->shape;
   const enum wn_notes_change change = wn_policy_change(budgets);
   const int64_t n = s->notes, rows = s->B * s->groups, count = cache->count + 1;
-  if (cache_memory(s)->host || change == WN_NOTES_OWN) return cache_follow_asked(exec, cache, budgets, sums);
+  if (wn_kv_memory(s)->host || change == WN_NOTES_OWN) return cache_follow_asked(exec, cache, budgets, sums);
   if (change == WN_NOTES_RING)
     return wn_op_gather_forward(
         exec, &(struct wn_gather){.B = rows,
@@ -506,7 +502,7 @@ wn_status wn_kv_cache_gather(const struct wn_exec *exec, struct wn_kv_cache *fro
                              int64_t n, struct wn_kv_cache *to) {
   const struct wn_kv_shape *s = &from->shape;
   const int64_t P = cache_groups_of(from);
-  const struct wn_memory *memory = cache_memory(s);
+  const struct wn_memory *memory = wn_kv_memory(s);
   struct slots a[ARRAYS_MAX], z[ARRAYS_MAX];
   const int arrays = cache_arrays_of(from, a);
   cache_arrays_of(to, z);
@@ -533,7 +529,7 @@ wn_status wn_kv_cache_gather(const struct wn_exec *exec, struct wn_kv_cache *fro
 
 wn_status wn_kv_cache_copy(wn_context *ctx, const struct wn_kv_cache *from, int64_t count, const int64_t *rows,
                            struct wn_kv_cache *to) {
-  const struct wn_memory *memory = cache_memory(&from->shape);
+  const struct wn_memory *memory = wn_kv_memory(&from->shape);
   struct slots a[ARRAYS_MAX], z[ARRAYS_MAX];
   const int arrays = cache_arrays_of(from, a);
   cache_arrays_of(to, z);

@@ -72,6 +72,8 @@ void wn_kv_shape_store(struct wn_kv_shape *shape, wn_cache_format format);
 /* The bytes of such a cache. *host (may be NULL): those of them on the host, if the backend's memory is another, else
  * 0. False: the size exceeds the address space. */
 bool wn_kv_shape_bytes(const struct wn_kv_shape *shape, size_t *bytes, size_t *host);
+/* Where the arrays of a cache of this shape lie: its `memory`, or the host's for NULL. */
+const struct wn_memory *wn_kv_memory(const struct wn_kv_shape *shape);
 
 wn_status wn_kv_cache_init(wn_context *ctx, const struct wn_kv_shape *shape, struct wn_kv_cache *out);
 /* The same in memory of the caller: `memory` is the backend's, `host` the host's beside it. wn_kv_cache_clear must not

@@ -36,13 +36,13 @@ static size_t numbers_bytes(const struct wn_kv_cache *c) {
 /* The array of numbers for the host to read and write; it is closed by numbers_close. */
 static wn_status numbers_open(wn_context *ctx, const struct wn_kv_cache *c, char **out) {
   void *opened = NULL;
-  const struct wn_memory *memory = c->shape.memory ? c->shape.memory : &wn_host_memory;
+  const struct wn_memory *memory = wn_kv_memory(&c->shape);
   WN_TRY(wn_memory_open(ctx, memory, "numbers of keys", c->numbers, numbers_bytes(c), &opened));
   *out = opened;
   return WN_OK;
 }
 static wn_status numbers_close(wn_context *ctx, const struct wn_kv_cache *c, char *opened, bool changed) {
-  const struct wn_memory *memory = c->shape.memory ? c->shape.memory : &wn_host_memory;
+  const struct wn_memory *memory = wn_kv_memory(&c->shape);
   return wn_memory_close(ctx, memory, c->numbers, numbers_bytes(c), opened, changed);
 }
 

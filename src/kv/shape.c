@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "attention/registry.h"
+#include "base/memory.h"
 #include "kv/cache.h"
 #include "kv/policy.h"
 
@@ -56,4 +57,8 @@ void wn_kv_shape_of_heads(struct wn_kv_shape *shape, int64_t g0, int64_t n) {
   if (shape->selections > 1) shape->selections = n;
   if (shape->groups > 1) shape->groups = n, shape->first_group = g0;
   shape->Hkv = n;
+}
+
+const struct wn_memory *wn_kv_memory(const struct wn_kv_shape *shape) {
+  return shape->memory ? shape->memory : &wn_host_memory;
 }

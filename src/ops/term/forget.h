@@ -1,7 +1,8 @@
 /* The forget gate of the Forgetting Transformer (FoX): Lin, Nikishin, He, Courville, ICLR 2025, section 3. Between key
- * j and row i a head forgets by the gates of the tokens after j: L[h,i,j] = scale * q[h,i] . k[g,j] + sum over l =
- * j+1..i of log f[g,l],   f[g,l] = sigmoid(w[g] . x[l] + b[g]) The values of keys are the running sums c[g,j] = sum
- * over l <= j of log f[g,l], so the term is c[g,i] - c[g,j]. Cost: an addition per pair. */
+ * j and row i a head forgets by the gates of the tokens after j:
+ *   L[h,i,j] = scale * q[h,i] . k[g,j] + sum over l = j+1..i of log f[g,l],   f[g,l] = sigmoid(w[g] . x[l] + b[g])
+ * The values of keys are the running sums c[g,j] = sum over l <= j of log f[g,l], so the term is c[g,i] - c[g,j].
+ * Cost: an addition per pair. */
 #ifndef WN_OPS_TERM_FORGET_H
 #define WN_OPS_TERM_FORGET_H
 
