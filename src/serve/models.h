@@ -75,7 +75,7 @@ enum wn_http_entry wn_served_enter(struct wn_served *served, struct wn_http_requ
                                    struct wn_serve_error *error);
 void wn_served_hold(struct wn_served *served);
 void wn_served_release(struct wn_served *served);
-/* With the lock: "loaded", "loading", "unloaded"; *failed: the last load failed; *context: 0: not known. */
-const char *wn_served_status(const struct wn_served *served, bool *failed, int64_t *context);
+/* With the lock: "loaded", "loading" or "unloaded". */
+const char *wn_served_status(const struct wn_served *served);
 
 #endif

@@ -15,13 +15,11 @@ void wn_served_release(struct wn_served *served) {
   pthread_mutex_unlock(&all->lock);
 }
 
-const char *wn_served_status(const struct wn_served *served, bool *failed, int64_t *context) {
+const char *wn_served_status(const struct wn_served *served) {
   static const char *const names[] = {[WN_SERVED_OUT] = "unloaded",
                                       [WN_SERVED_WANTED] = "loading",
                                       [WN_SERVED_LOADING] = "loading",
                                       [WN_SERVED_READY] = "loaded",
                                       [WN_SERVED_LEAVING] = "loaded"};
-  *failed = served->failed;
-  *context = served->context;
   return names[served->state];
 }

@@ -141,14 +141,12 @@ static void handle_info(const struct wn_http_request *request, struct wn_http_an
 
 /* With the models' lock, as one moment. */
 static json_t *server_model(const struct wn_server *s, const struct wn_served *served) {
-  bool failed;
-  int64_t context;
-  const char *status = wn_served_status(served, &failed, &context);
-  json_t *state = json_pack("{s:s}", "value", status);
-  if (failed) json_object_set_new(state, "failed", json_true());
+  json_t *state = json_pack("{s:s}", "value", wn_served_status(served));
+  if (served->failed) json_object_set_new(state, "failed", json_true());
+  if (served->state == WN_SERVED_LEAVING) json_object_set_new(state, "leaving", json_true());
   return json_pack("{s:s, s:s, s:I, s:s, s:o, s:o}", "id", served->name, "object", "model", "created",
                    (json_int_t)s->started, "owned_by", "winnow", "context",
-                   context ? json_integer((json_int_t)context) : json_null(), "status", state);
+                   served->context ? json_integer((json_int_t)served->context) : json_null(), "status", state);
 }
 
 static void handle_models(const struct wn_http_request *request, struct wn_http_answer *answer) {

@@ -93,13 +93,13 @@ static void close_several(struct several *s) {
   pthread_mutex_destroy(&s->lock);
 }
 
-/* status.value of a model in /v1/models; *failed: status.failed. */
-static void status_in(int port, int i, char out[20], bool *failed) {
+/* status.value of a model in /v1/models; *is: whether status has `flag`. */
+static void status_in(int port, int i, char out[20], const char *flag, bool *is) {
   char *answer = ask_for(port, "GET", "/v1/models");
   json_t *j = json_of(answer);
   const json_t *status = json_object_get(json_array_get(json_object_get(j, "data"), (size_t)i), "status");
   snprintf(out, 20, "%s", json_string_value(json_object_get(status, "value")));
-  if (failed) *failed = json_is_true(json_object_get(status, "failed"));
+  if (flag) *is = json_is_true(json_object_get(status, flag));
   json_decref(j);
   free(answer);
 }
@@ -107,11 +107,21 @@ static void status_in(int port, int i, char out[20], bool *failed) {
 static void expect_status(int port, int i, const char *expected) {
   char found[20];
   for (int k = 0; k < 500; k++) {
-    status_in(port, i, found, NULL);
+    status_in(port, i, found, NULL, NULL);
     if (!strcmp(found, expected)) return;
     nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
   }
   fail_msg("model %d is %s, expected %s", i, found, expected);
+}
+
+static void wait_until_leaving(int port, int i) {
+  char value[20];
+  bool leaving = false;
+  for (int k = 0; k < 500 && !leaving; k++) {
+    status_in(port, i, value, "leaving", &leaving);
+    if (!leaving) nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+  }
+  assert_true(leaving && !strcmp(value, "loaded"));
 }
 
 /* Sends a request and does not wait. */
@@ -299,14 +309,14 @@ static void test_broken(void **state) {
     expect_answer(s.port, "POST", "/v1/completions", "{\"model\":\"broken\",\"prompt\":\"a\"}", 500,
                   "the model \\\"broken\\\" cannot be loaded");
   assert_int_equal(loads_of(&s, 2), 1); /* not again at once */
-  status_in(s.port, 2, status, &failed);
+  status_in(s.port, 2, status, "failed", &failed);
   assert_true(!strcmp(status, "unloaded") && failed);
   expect_answer(s.port, "POST", "/v1/completions", "{\"model\":\"plain\",\"prompt\":\"a\",\"max_tokens\":1}", 200,
                 "usage");
   close_several(&s);
   open_several(&s, 0.5, false, NULL); /* none fits; this is known only once it has been loaded */
   expect_answer(s.port, "POST", "/v1/completions", "{\"prompt\":\"a\",\"max_tokens\":1}", 500, "cannot be loaded");
-  status_in(s.port, 0, status, &failed);
+  status_in(s.port, 0, status, "failed", &failed);
   assert_true(!strcmp(status, "unloaded") && failed);
   close_several(&s);
 }
@@ -320,6 +330,7 @@ static void test_busy(void **state) {
   wait_for(s.port, "running", 2);
   const int other = begin(s.port, "{\"model\":\"kept\",\"prompt\":\"a\",\"max_tokens\":1}");
   expect_status(s.port, 1, "loading");
+  wait_until_leaving(s.port, 0); /* from now on its requests wait */
   const int again = begin(s.port, "{\"model\":\"plain\",\"prompt\":\"a\",\"max_tokens\":1}");
   assert_true(loads_of(&s, 0) == 1 && loads_of(&s, 1) == 0); /* the first is still being answered */
   char *answers[] = {ask_read(first), ask_read(other), ask_read(again)};
