@@ -289,6 +289,10 @@ static void save_model(const char *dir, void (*change)(wn_model_config *)) {
 static void is_selective(wn_model_config *c) {
   c->attention.selective.enabled = true;
 }
+static void has_gates(wn_model_config *c) {
+  static const char text[] = "{\"forget\": true, \"write\": {\"window\": 3}, \"fade\": true}";
+  assert_int_equal(wn_attention_config_parse(NULL, text, &c->attention), WN_OK);
+}
 static void is_post(wn_model_config *c) {
   c->norm_place = WN_NORM_POST;
 }
@@ -452,6 +456,7 @@ static void refusals(void **state) {
     bool hf, gguf;               /* not in the family: hf gets winnow's model code, gguf is refused */
     const char *named, *refused; /* refused: what that model code cannot compute */
   } cases[] = {{is_selective, true, true, "attention.selective", NULL},
+               {has_gates, true, true, "attention.forget", NULL},
                {is_post, true, true, "norm_place", NULL},
                {has_embed_norm, true, true, "embed_norm", NULL},
                {is_learned, true, true, "learned positions", NULL},

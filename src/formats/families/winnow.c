@@ -58,9 +58,9 @@ static const char *const winnow_keys[] = {"norm_place",       "embed_norm",   "e
                                           "position",         "rope_scaling", "rope_size",   "rope_factors",
                                           "rope_local_theta", "bias",         "qkv_bias",    "out_bias",
                                           "qk_norm",          "encoder",      "memory",      NULL};
-static const char *const winnow_mechanisms[] = {"selective", "span",      "relative",   "buckets", "alibi",
-                                                "softcap",   "window",    "strided",    "sqrt",    "sinks",
-                                                "exclusive", "threshold", "off_by_one", "dropout", NULL};
+static const char *const winnow_mechanisms[] = {
+    "selective", "span",      "relative",  "buckets",    "alibi",   "softcap", "window", "strided", "sqrt",
+    "sinks",     "exclusive", "threshold", "off_by_one", "dropout", "forget",  "write",  "fade",    NULL};
 static const char *const winnow_read_keys[] = {"auto_map", NULL};
 
 const struct wn_family wn_family_winnow = {

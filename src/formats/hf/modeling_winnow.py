@@ -2,13 +2,13 @@
 trust_remote_code=True). Written by `winnow convert --to hf`; winnow's docs/mechanisms.md has the equations and the papers.
 
 For query row i, key column j <= i, head h with key-value group g(h):
-    L[h,i,j] = scale * q[h,i] . (k[g,j] + p[i-j]) + b[h,i-j], then score maps (alibi, softcap)
+    L[h,i,j] = scale * q[h,i] . (k[g,j] + p[i-j]) + b[h,i-j], then score maps (alibi, gates of keys, softcap)
     S[i,j]   = strength * relu(L[0,i,j]) where the rules allow it;  F[i,j] = sum over rows k < i of S[k,j]
     A[h,i,j] = L[h,i,j] - F[i,j] + log m_h(i-j), -inf where a rule hides the key or it has been evicted
     W = softmax_j(A) (sinks beside the keys), then threshold and dropout;  y[h,i] = sum_j W[h,i,j] v[g,j]
     z[h,i] = y[h,i] - gate (y.v/|v|^2) v with v = v[g,i]
 
-The cache holds keys, values, their positions, F and what a policy notes of each token. With budgets a layer holds at
+The cache holds keys, values, their positions and gates, F and what a policy notes of each token. With budgets a layer holds at
 most K tokens: when the next one comes, the policy's choice is overwritten. Plain PyTorch: a row's logits exist, so
 memory grows with the square of the text; winnow itself does not need that."""
 
@@ -24,9 +24,10 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from .configuration_winnow import WinnowConfig
 
-POLICIES = ("selective", "tova", "h2o", "streaming", "window")
+POLICIES = ("selective", "tova", "h2o", "streaming", "window", "gates")
+GATES = ("forget", "write", "fade")  # a number of each key and key-value head: the log of a gate, of forget's the running sum
 SERVED = {"scale", "dropout", "bidirectional", "selective", "span", "relative", "buckets", "alibi", "softcap", "window",
-          "window_layers", "strided", "sqrt", "sinks", "off_by_one", "exclusive", "threshold"}
+          "window_layers", "strided", "sqrt", "sinks", "off_by_one", "exclusive", "threshold", *GATES}
 
 
 def has_layer(pattern, layer):
@@ -63,6 +64,8 @@ class Budgets:
             raise ValueError(f"policy={policy!r}: {', '.join(POLICIES)} are known here")
         if self.policy == "selective" and not self.selections:
             raise ValueError("policy='selective' needs a model with selective attention")
+        if self.policy == "gates" and not model.layers[0].attn.gates:
+            raise ValueError(f"policy='gates' needs a model with {', '.join(GATES)}")
         options = dict(options or {})
         self.sinks, self.recent = int(options.pop("sinks", 4)), float(options.pop("recent", 0.5))
         per_kv_head = bool(options.pop("per_kv_head", False))
@@ -70,19 +73,22 @@ class Budgets:
             raise ValueError(f"policy_options: unknown {', '.join(map(repr, options))}; sinks, recent, per_kv_head are known")
         self.sums = self.policy in ("tova", "h2o")
         heads = model.own["kv_heads"]
-        self.groups = self.selections if self.policy == "selective" else heads if per_kv_head and self.sums else 1
-        if self.sums and self.groups > 1 and self.selections == 1:
+        apart = per_kv_head and (self.sums or self.policy == "gates")
+        self.groups = self.selections if self.policy == "selective" else heads if apart else 1
+        if self.policy != "selective" and self.groups > 1 and self.selections == 1:
             raise ValueError(f"policy={self.policy!r} with per_kv_head does not go with one selection for all heads")
 
     def key(self):
         return (tuple(self.tokens), self.policy, self.groups, self.sinks, self.recent)
 
-    def choose(self, layer, at, row, F, notes):
-        """The slot of the token that is evicted. at, F, notes [B,P,K]; row [B] the new token's position."""
+    def choose(self, layer, at, row, F, notes, left):
+        """The slot of the token that is evicted. at, F, notes, left [B,P,K]; row [B] the new token's position. left: the log
+        of what gates leave of each token's weight."""
         K = self.tokens[layer]
         sinks = min(1, K - 1) if self.policy == "selective" else min(self.sinks, K - 1) if self.policy == "streaming" else 0
         recent = math.floor(self.recent * K) if self.policy == "h2o" else 0
-        score = F if self.policy == "selective" else -notes if self.sums else torch.zeros_like(at, dtype=torch.float32)
+        score = (F if self.policy == "selective" else -notes if self.sums else -left if self.policy == "gates" else
+                 torch.zeros_like(at, dtype=torch.float32))
         score = score.masked_fill((at < sinks) | (at > row[:, None, None] - recent), -math.inf)
         top = score.amax(-1, keepdim=True)
         far = torch.iinfo(at.dtype).max // 4
@@ -93,7 +99,7 @@ class Budgets:
 
 class LayerCache:
     """What one layer holds, by slot: k, v [B,Hkv,N,D], at [B,P,N] (positions, -1: none), F [B,G,N], sk [B,G,N,D], notes
-    [B,P,N]."""
+    [B,P,N], numbers of gates [B,Hkv,N]; and `forgotten` [B,Hkv,1], forget's running sum."""
 
     def __init__(self):
         self.tensors = {}
@@ -254,6 +260,10 @@ class Attention(nn.Module):
         if self.span_terms is not None:
             self.span = (nn.Linear(C, H) if self.span_terms.get("dynamic") else
                          nn.Parameter(torch.full((H,), float(self.span_terms.get("init", 0)))))
+        self.gates = [name for name in GATES if switched_on(a, name) is not None]
+        self.admitted = (switched_on(a, "write") or {}).get("window", 128)
+        for name in self.gates:
+            self.add_module(name, nn.Linear(C, Hkv))
         if self.sinks:
             self.sink_k, self.sink_v = (nn.Parameter(torch.zeros(Hkv, self.sinks, D)) for _ in range(2))
         if exclusive is not None and exclusive.get("gate"):
@@ -278,8 +288,33 @@ class Attention(nn.Module):
             keep = keep & (x != 0)
         return keep
 
-    def logits(self, q, k, x, tables):
-        """[B,H,T,N] in float32, before selections and masks. x [B,P,T,N]: distances."""
+    def numbers(self, x, at, cache):
+        """{gate: [B,Hkv,T]}: the numbers of these tokens' keys."""
+        out = {name: torch.where(at[:, None] >= 0, fn.logsigmoid(getattr(self, name)(x).float()).transpose(1, 2), 0)
+               for name in self.gates}
+        if "forget" in out:
+            sums = out["forget"].double().cumsum(-1)
+            if cache is not None:
+                sums = sums if cache.forgotten is None else sums + cache.forgotten
+                cache.tensors["forgotten"] = sums[..., -1:]
+            out["forget"] = sums
+        return out
+
+    def gates_left(self, name, x, row, key):
+        """The log of the factor that a gate puts on a key's weight (of fade: on its logit), x >= 0 tokens later."""
+        if name == "forget":
+            return (row - key).float()
+        return torch.where(x >= self.admitted, key, 0) if name == "write" else x.clamp(min=0) * key
+
+    def left(self, row, cache, groups):
+        """[B,P,N]: what all gates leave of the tokens that are held, for a row [B]; forget's without the row's own sum."""
+        at = cache.at.repeat_interleave(self.Hkv // cache.at.shape[1], 1)
+        each = [self.gates_left(name, row[:, None, None] - at, 0, cache.tensors[name].double()) for name in self.gates]
+        return sum(each).double().unflatten(1, (groups, -1)).sum(2)
+
+    def logits(self, q, k, x, tables, of_rows, of_keys):
+        """[B,H,T,N] in float32, before selections and masks. x [B,P,T,N]: distances; of_rows {gate: [B,Hkv,T]}, of_keys
+        {gate: [B,Hkv,N]}."""
         H, ratio = self.H, self.H // self.Hkv
         L = torch.matmul(q.unflatten(1, (self.Hkv, ratio)), k.unsqueeze(2).transpose(-1, -2)).flatten(1, 2).float()
         far = x.clamp(min=0)
@@ -302,6 +337,9 @@ class Attention(nn.Module):
             b = self.alibi.get("max_bias", 8)
             slope = [2 ** (-b * (h + 1) / n) if h < n else 2 ** (-b * (2 * (h - n) + 1) / (2 * n)) for h in range(H)]
             L = L - torch.tensor(slope, device=x.device)[None, :, None, None] * spread(far).float()
+        for name in self.gates:
+            left = spread(self.gates_left(name, x, of_rows[name][..., None], of_keys[name][:, :, None]))
+            L = L * left.exp() if name == "fade" else L + left
         if self.cap:
             L = self.cap * torch.tanh(L / self.cap)
         return L
@@ -334,13 +372,14 @@ class Attention(nn.Module):
             kept = torch.zeros_like(keep).scatter(-1, age.gather(-1, order), keep)
         return torch.where(kept, W, 0)
 
-    def attend(self, q, k, v, own_v, at_q, at_k, F, sq, sk, z, tables):
-        """Rows over columns: q [B,H,T,D], k, v [B,Hkv,N,D], at_q [B,T], at_k [B,P,N], F [B,G,N]. Returns y [B,H,T,D], the
-        weights of the columns [B,H,T,N], F after the rows, and M's share of L_mem, F itself: [B,G,T,N]."""
+    def attend(self, q, k, v, own_v, at_q, at_k, F, sq, sk, z, tables, of_rows, of_keys):
+        """Rows over columns: q [B,H,T,D], k, v [B,Hkv,N,D], at_q [B,T], at_k [B,P,N], F [B,G,N], of_rows and of_keys as
+        logits has them. Returns y [B,H,T,D], the weights of the columns [B,H,T,N], F after the rows, and M's share of L_mem,
+        F itself: [B,G,T,N]."""
         H, ratio, rows = self.H, self.H // self.Hkv, None
         x = at_q[:, None, :, None] - at_k[:, :, None, :]
         keep = self.sees(x) & (at_k >= 0)[:, :, None, :]
-        A = self.logits(q, k, x, tables)
+        A = self.logits(q, k, x, tables, of_rows, of_keys)
         if self.selections:
             S = self.selected(A, sq, sk, x, at_q, at_k)
             total = S.cumsum(2)
@@ -391,7 +430,7 @@ class Attention(nn.Module):
         w = torch.where(valid[:, None, :, None], weights.detach(), 0)
         return w.unflatten(1, (groups, -1)).sum(2)
 
-    def one_by_one(self, q, k, v, at, cache, budgets, sq, sk, z, tables):
+    def one_by_one(self, q, k, v, at, cache, budgets, sq, sk, z, tables, numbers):
         """Rows one by one under a budget: each evicts a token if the slots are full, enters, and attends to what is held."""
         K, P, out = budgets.tokens[self.layer], budgets.groups, []
         B, heads = q.shape[0], self.Hkv
@@ -399,13 +438,15 @@ class Attention(nn.Module):
         for r in range(q.shape[2]):
             row, new = at[:, r], slice(r, r + 1)
             valid = row >= 0
+            own = {name: n[:, :, new] for name, n in numbers.items()}
             if cache.slots < K:  # room for one more
                 self.store(cache, k[:, :, new], v[:, :, new], at[:, new], sk[:, :, new] if sk is not None else None, P,
-                           budgets.sums)
+                           budgets.sums, own)
             else:
                 free = t["at"] < 0
+                left = self.left(row, cache, P) if budgets.policy == "gates" else None
                 slot = torch.where(free.any(-1), free.int().argmax(-1),
-                                   budgets.choose(self.layer, t["at"], row, t["F"], t["notes"]))  # [B,P]
+                                   budgets.choose(self.layer, t["at"], row, t["F"], t["notes"], left))  # [B,P]
                 def put(name, value, count):
                     s = slot.repeat_interleave(count // P, 1)
                     s = s[..., None] if value.dim() == 3 else s[..., None, None].expand(B, count, 1, value.shape[-1])
@@ -414,6 +455,8 @@ class Attention(nn.Module):
                 put("k", k[:, :, new], heads)
                 put("v", v[:, :, new], heads)
                 put("at", row[:, None, None].expand(B, P, 1), P)
+                for name in self.gates:
+                    put(name, own[name], heads)
                 if self.selections:
                     put("F", t["F"].new_zeros(B, self.selections, 1), self.selections)
                 if sk is not None:
@@ -422,18 +465,18 @@ class Attention(nn.Module):
                     put("notes", t["notes"].new_zeros(B, P, 1), P)
             y, weights, t["F"], _ = self.attend(q[:, :, new], t["k"], t["v"], v[:, :, new], at[:, new], t["at"], t["F"],
                                                 sq[:, :, new] if sq is not None else None, t["sk"],
-                                                z[:, :, new] if z is not None and z.shape[2] > 1 else z, tables)
+                                                z[:, :, new] if z is not None and z.shape[2] > 1 else z, tables, own, t)
             if budgets.sums:
                 self.note(cache, budgets, weights, valid[:, None])
             out.append(y)
         return torch.cat(out, 2)
 
-    def store(self, cache, k, v, at, sk, P, notes):
+    def store(self, cache, k, v, at, sk, P, notes, numbers):
         """New slots for rows."""
         B, T = at.shape
         new = {"k": k, "v": v, "at": at[:, None].expand(B, P, T), "sk": sk,
                "F": k.new_zeros(B, self.selections, T, dtype=torch.float32) if self.selections else None,
-               "notes": k.new_zeros(B, P, T, dtype=torch.float32) if notes else None}
+               "notes": k.new_zeros(B, P, T, dtype=torch.float32) if notes else None, **numbers}
         for name, value in new.items():
             old = cache.tensors.get(name)
             cache.tensors[name] = value if old is None or value is None else torch.cat((old, value), 2)
@@ -461,18 +504,19 @@ class Attention(nn.Module):
         if self.span_terms is not None:
             z = (torch.sigmoid(self.span(x).float()).transpose(1, 2)[..., None] if self.span_terms.get("dynamic") else
                  self.span.float()[None, :, None, None])
-        P = budgets.groups if budgets else 1
+        P, numbers = budgets.groups if budgets else 1, self.numbers(x, at, cache)
         if budgets and (cache.slots + T > budgets.tokens[self.layer]):
-            y, rows = self.one_by_one(q, k, v, at, cache, budgets, sq, sk, z, tables), None
+            y, rows = self.one_by_one(q, k, v, at, cache, budgets, sq, sk, z, tables, numbers), None
         elif cache is not None:
-            self.store(cache, k, v, at, sk, P, bool(budgets and budgets.sums))
+            self.store(cache, k, v, at, sk, P, bool(budgets and budgets.sums), numbers)
             t = cache.tensors
-            y, weights, t["F"], rows = self.attend(q, t["k"], t["v"], v, at, t["at"], t["F"], sq, t["sk"], z, tables)
+            y, weights, t["F"], rows = self.attend(q, t["k"], t["v"], v, at, t["at"], t["F"], sq, t["sk"], z, tables, numbers,
+                                                  t)
             if budgets and budgets.sums:
                 self.note(cache, budgets, weights, at >= 0)
         else:
             F = x.new_zeros(B, G, T, dtype=torch.float32) if G else None
-            y, _, _, rows = self.attend(q, k, v, v, at, at[:, None], F, sq, sk, z, tables)
+            y, _, _, rows = self.attend(q, k, v, v, at, at[:, None], F, sq, sk, z, tables, numbers, numbers)
         return self.out(y.transpose(1, 2).reshape(B, T, H * D).to(x.dtype)), rows, z
 
 
@@ -580,6 +624,8 @@ class WinnowForCausalLM(PreTrainedModel, GenerationMixin):
         if isinstance(module, Attention):
             if isinstance(getattr(module, "span", None), nn.Linear):
                 nn.init.constant_(module.span.bias, -4)
+            for name in module.gates:
+                nn.init.constant_(getattr(module, name).bias, {"forget": 0, "write": 3, "fade": 5}[name])
             if module.sinks:
                 nn.init.normal_(module.sink_k, 0, 0.02)
                 nn.init.normal_(module.sink_v, 0, 0.02)
