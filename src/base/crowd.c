@@ -4,62 +4,91 @@
 #include <stdatomic.h>
 
 #define CROWD_ALONE 0.75 /* of the CPUs wanted: who gets these runs alone */
-#define CROWD_WORTH 1.15 /* all threads must get as many times the CPUs of fewer: they also wait for each other */
-enum { CROWD_PAUSE = 10, CROWD_LONGEST = 80, CROWD_TRIES = 2 };
+#define CROWD_WORTH 0.97 /* fewer threads are taken if they need as much time: so does everybody else */
+enum { CROWD_PAUSE = 10, CROWD_WHILE_FEW = 20, CROWD_LONGEST = 80, CROWD_TRIES = 2 };
+
+static bool crowd_has_few(const struct wn_crowd *crowd) {
+  return crowd->few != crowd->trying;
+}
 
 int wn_crowd_threads(const struct wn_crowd *crowd, int wanted) {
-  const bool few = crowd->few != crowd->trying;
-  return few && crowd->fewer < wanted ? crowd->fewer : wanted;
+  return crowd_has_few(crowd) && crowd->fewer < wanted ? crowd->fewer : wanted;
 }
 
 static void crowd_begin(struct wn_crowd *crowd, int wanted) {
   *crowd = (struct wn_crowd){.wanted = wanted, .fewer = wanted, .left = 1, .pause = CROWD_PAUSE};
 }
 
+/* The share of their sums that the regions with all threads, or with fewer, keep. */
+static void crowd_fade(struct wn_crowd *crowd, bool few, double share) {
+  for (struct wn_crowd_region *r = crowd->regions; r < crowd->regions + WN_CROWD_REGIONS; r++)
+    r->time[few] *= share, r->count[few] *= share;
+}
+
+static void crowd_note(struct wn_crowd *crowd, uint64_t key, double time) {
+  struct wn_crowd_region *r = &crowd->regions[key % WN_CROWD_REGIONS];
+  const bool few = crowd_has_few(crowd);
+  if (r->key != key) *r = (struct wn_crowd_region){.key = key};
+  r->time[few] += time, r->count[few]++;
+}
+
+/* Do the regions that are known with both take less time with fewer? */
 static bool crowd_few_better(const struct wn_crowd *crowd) {
-  return crowd->got[0] < CROWD_WORTH * crowd->got[1];
+  double sum[2] = {0};
+  for (const struct wn_crowd_region *r = crowd->regions; r < crowd->regions + WN_CROWD_REGIONS; r++)
+    for (int few = 0; few < 2 && r->count[0] > 0 && r->count[1] > 0; few++)
+      sum[few] += (r->count[0] + r->count[1]) * r->time[few] / r->count[few];
+  return CROWD_WORTH * sum[1] < sum[0];
 }
 
 /* After a window with the other number. While fewer are taken, CPUs that become free must be noticed soon. */
 static void crowd_choose(struct wn_crowd *crowd) {
   const bool few = crowd_few_better(crowd);
+  crowd->trying = false, crowd->settling = few == crowd->few;
   if (few && !crowd->few && ++crowd->better < CROWD_TRIES) { /* the scheduler's luck in one window is not enough */
-    crowd->trying = false, crowd->left = CROWD_PAUSE / 2;
+    crowd->settling = true, crowd->left = CROWD_PAUSE / 2;
     return;
   }
   crowd->better = 0;
-  crowd->pause = few || few != crowd->few ? CROWD_PAUSE : 2 * crowd->pause;
+  crowd->pause = few ? CROWD_WHILE_FEW : crowd->few ? CROWD_PAUSE : 2 * crowd->pause;
   if (crowd->pause > CROWD_LONGEST) crowd->pause = CROWD_LONGEST;
-  crowd->few = few, crowd->trying = false, crowd->left = crowd->pause;
+  crowd->few = few, crowd->left = crowd->pause;
 }
 
 static void crowd_try(struct wn_crowd *crowd) {
-  if (!crowd->few) { /* the whole CPUs that all threads got: what the others leave */
-    crowd->fewer = (int)(crowd->got[0] + 0.5);
-    if (crowd->fewer < 1) crowd->fewer = 1;
+  if (!crowd->few) { /* more than all threads got: fewer wait less */
+    crowd->fewer = (int)crowd->got + 1;
     if (crowd->fewer >= crowd->wanted) crowd->fewer = crowd->wanted - 1;
+  } else {
+    crowd->got = 0;
   }
-  crowd->trying = true;
-  crowd->got[!crowd->few] = 0;
+  crowd_fade(crowd, !crowd->few, 0);
+  crowd->trying = crowd->settling = true;
 }
 
-bool wn_crowd_add(struct wn_crowd *crowd, int wanted, double time, double cpu) {
+bool wn_crowd_add(struct wn_crowd *crowd, int wanted, uint64_t key, double time, double cpu) {
   if (wanted > crowd->wanted) crowd_begin(crowd, wanted);
   if (wanted < crowd->wanted) return true; /* a region too small for all threads says nothing */
+  if (!crowd->settling) crowd_note(crowd, key, time);
   crowd->time += time, crowd->cpu += cpu;
   if (crowd->time < WN_CROWD_WINDOW) return true;
-  const bool few = crowd->few != crowd->trying;
   const double got = crowd->cpu / crowd->time;
-  crowd->time = crowd->cpu = 0;
-  crowd->got[few] = crowd->got[few] > 0 ? 0.5 * (crowd->got[few] + got) : got;
-  if (!few && crowd->got[0] > CROWD_ALONE * wanted) {
-    crowd_begin(crowd, wanted);
-    return false;
+  const bool settled = !crowd->settling;
+  crowd->time = crowd->cpu = 0, crowd->settling = false;
+  if (!settled) return true;
+  if (!crowd_has_few(crowd)) {
+    crowd->got = crowd->got > 0 ? 0.5 * (crowd->got + got) : got;
+    if (crowd->got > CROWD_ALONE * wanted) {
+      crowd_begin(crowd, wanted);
+      return false;
+    }
   }
   if (crowd->trying)
     crowd_choose(crowd);
   else if (--crowd->left <= 0 || (crowd->few && !crowd_few_better(crowd)))
     crowd_try(crowd);
+  else
+    crowd_fade(crowd, crowd->few, 0.5);
   return true;
 }
 

@@ -443,7 +443,8 @@ static void region_begin(struct region *r, unsigned threads) {
   }
   const long time = region_now(), cpu = region_cpu();
   region_run(r, (unsigned)wn_crowd_threads(&region_crowd, (int)threads));
-  if (!wn_crowd_add(&region_crowd, (int)threads, 1e-9 * (double)(region_now() - time),
+  const uint64_t key = (uint64_t)(uintptr_t)r->fn + 0x9e3779b97f4a7c15u * (uint64_t)r->shares[1].count;
+  if (!wn_crowd_add(&region_crowd, (int)threads, key ^ key >> 29, 1e-9 * (double)(region_now() - time),
                     1e-9 * (double)(region_cpu() - cpu)))
     atomic_store(&region_crowded, false);
   atomic_flag_clear(&region_measuring);
