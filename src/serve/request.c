@@ -87,6 +87,12 @@ static bool prompt_read_text(const struct prompt_field *x, const json_t *text, s
   return true;
 }
 
+/* Makes room for a request's prompts. */
+static bool prompts_allocate(const struct wn_serve_model *m, const char *name, size_t n, struct wn_serve_request *r,
+                             struct wn_serve_error *error) {
+  return WN_ALLOC(m->ctx, "prompts", n, &r->prompts) == WN_OK || wn_serve_refuse(error, 503, name, "out of memory");
+}
+
 bool wn_serve_prompts(const struct wn_serve_model *m, const char *name, size_t most, const json_t *value,
                       struct wn_serve_request *r, struct wn_serve_error *error) {
   const struct prompt_field x = {m, name, error};
@@ -96,6 +102,7 @@ bool wn_serve_prompts(const struct wn_serve_model *m, const char *name, size_t m
   if (!json_is_string(value) && !first)
     return wn_serve_refuse(error, 400, name, "%s: expected a text, tokens, or a list of either", name);
   if (n > most) return wn_serve_refuse(error, 400, name, "%s: a list of %zu, at most %zu", name, n, most);
+  if (!prompts_allocate(m, name, n, r, error)) return false;
   for (size_t i = 0; i < n; i++) {
     const json_t *one = list ? json_array_get(value, i) : value;
     struct wn_serve_prompt *out = &r->prompts[r->prompt_count++];
@@ -112,7 +119,8 @@ static bool read_prompt(const struct reading *x, const json_t *value) {
 }
 
 static bool read_messages(const struct reading *x, const json_t *value) {
-  return value && wn_serve_messages(x->m, x->r->json, &x->r->prompts[x->r->prompt_count++], x->error);
+  return value && prompts_allocate(x->m, "messages", 1, x->r, x->error) &&
+         wn_serve_messages(x->m, x->r->json, &x->r->prompts[x->r->prompt_count++], x->error);
 }
 
 /* Calls are wanted where there are functions that may be called. */
@@ -574,6 +582,7 @@ void wn_serve_prompt_clear(struct wn_serve_prompt *p) {
 
 void wn_serve_request_clear(struct wn_serve_request *r) {
   for (int i = 0; i < r->prompt_count; i++) wn_serve_prompt_clear(&r->prompts[i]);
+  wn_free(r->prompts);
   wn_budgets_clear(&r->budgets);
   wn_constraint_destroy(r->constraint);
   json_decref(r->json);

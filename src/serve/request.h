@@ -80,9 +80,9 @@ struct wn_serve_request {
   int bias_count;
   const char *stops[WN_SERVE_STOPS]; /* borrowed from json */
   int stop_count;
-  wn_constraint *constraint; /* each answer gets a copy; NULL: any text */
-  wn_budgets budgets;        /* layers 0: none */
-  struct wn_serve_prompt prompts[WN_SERVE_PROMPTS];
+  wn_constraint *constraint;       /* each answer gets a copy; NULL: any text */
+  wn_budgets budgets;              /* layers 0: none */
+  struct wn_serve_prompt *prompts; /* [prompt_count] */
   int prompt_count;
   const struct wn_call_form *calls; /* how the model writes calls of the request's tools; NULL: none are asked for */
   bool calls_must;                  /* the answer is a call, whose first mark ends the prompt */
