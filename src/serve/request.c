@@ -71,12 +71,6 @@ static bool prompt_read_ids(const struct prompt_field *x, const json_t *list, st
   return true;
 }
 
-bool wn_serve_may_fit(const struct wn_serve_model *m, const char *field, size_t bytes, struct wn_serve_error *error) {
-  return bytes <= m->text_bytes ||
-         wn_serve_refuse(error, 400, field, "%s: %zu bytes, more than the context of %lld tokens can hold (%zu)", field,
-                         bytes, (long long)m->context, m->text_bytes);
-}
-
 static bool prompt_read_text(const struct prompt_field *x, const json_t *text, struct wn_serve_prompt *out) {
   size_t count = 0;
   if (!wn_serve_may_fit(x->m, x->name, json_string_length(text), x->error)) return false;
