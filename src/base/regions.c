@@ -27,6 +27,7 @@
 #include "base/regions.h"
 
 #include "base/crowd.h"
+#include "base/thread.h"
 
 #ifdef WN_REGIONS
 
@@ -34,7 +35,6 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -329,12 +329,7 @@ static struct region_worker *region_worker_create(void) {
   struct region_worker *w = aligned_alloc(REGION_LINE, sizeof *w);
   if (!w) return NULL;
   memset(w, 0, sizeof *w);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int failed = pthread_create(&w->handle, NULL, region_work, w);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (!failed) return w;
+  if (wn_thread_start(&w->handle, region_work, w)) return w;
   free(w);
   return NULL;
 }

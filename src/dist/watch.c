@@ -16,7 +16,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -26,6 +25,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "dist/group.h"
 
 enum { WATCH_ADDRESSES = 16, WATCH_HOST = 64 };
@@ -291,12 +291,7 @@ wn_status wn_dist_watch_begin(wn_context *ctx, struct wn_dist *d, wn_dist_lost_f
   w->secret = place.secret;
   WN_TRY(d->rank == 0 ? watch_accept(ctx, d) : watch_connect(ctx, d, &place));
   if (pipe2(w->wake, O_CLOEXEC)) return wn_fail(ctx, WN_ERR_IO, "no pipe for the watch: %s", strerror(errno));
-  /* Signals are for the program's own threads. */
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  w->running = pthread_create(&w->thread, NULL, watch_run, d) == 0;
-  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  w->running = wn_thread_start(&w->thread, watch_run, d);
   return w->running ? WN_OK : wn_fail(ctx, WN_ERR_MEMORY, "no thread for the watch over processes");
 }
 

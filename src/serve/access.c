@@ -1,7 +1,6 @@
 #include "serve/access.h"
 
 #include <jansson.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "text/normalize.h"
 
 enum { SECRET = 5 + 16 /* "resp_" and half of a response's id */ };
@@ -170,7 +170,6 @@ static void access_log_clear(struct wn_access_log *log) {
 wn_status wn_access_log_start(wn_context *ctx, wn_access_write *write, void *user, struct wn_access_log **out) {
   struct wn_access_log *log;
   wn_status status;
-  sigset_t all, before;
   WN_TRY(WN_ALLOC(ctx, "an access log", 1, &log));
   log->write = write;
   log->user = user;
@@ -178,12 +177,8 @@ wn_status wn_access_log_start(wn_context *ctx, wn_access_write *write, void *use
   wn_cond_init(&log->news);
   WN_TRY_GOTO(WN_ALLOC(ctx, "lines of an access log", WN_ACCESS_BUFFER + 1, &log->next), fail);
   WN_TRY_GOTO(WN_ALLOC(ctx, "lines of an access log", WN_ACCESS_BUFFER + 1, &log->now), fail);
-  sigfillset(&all); /* signals are for the program's own threads */
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int failed = pthread_create(&log->thread, NULL, access_run, log);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  status = failed ? wn_fail(ctx, WN_ERR_MEMORY, "cannot start the thread of the access log") : WN_OK;
-  if (failed) goto fail;
+  const bool started = wn_thread_start(&log->thread, access_run, log);
+  WN_TRY_GOTO(started ? WN_OK : wn_fail(ctx, WN_ERR_MEMORY, "cannot start the thread of the access log"), fail);
   *out = log;
   return WN_OK;
 fail:

@@ -4,7 +4,6 @@
 #include "serve/connections.h"
 
 #include <netinet/in.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -15,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 
 /* Seconds for which a new connection is not cut while there is room in the reserve; seconds between checks of all
  * times. */
@@ -165,13 +165,9 @@ static void *connections_watch(void *user) {
 }
 
 wn_status wn_connections_start(wn_context *ctx, struct wn_connections *all) {
-  sigset_t signals, before;
   pthread_mutex_init(&all->lock, NULL);
   wn_cond_init(&all->news);
-  sigfillset(&signals); /* signals are for the program's own threads */
-  pthread_sigmask(SIG_SETMASK, &signals, &before);
-  all->watched = !pthread_create(&all->watch, NULL, connections_watch, all);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  all->watched = wn_thread_start(&all->watch, connections_watch, all);
   if (all->watched) return WN_OK;
   pthread_cond_destroy(&all->news);
   pthread_mutex_destroy(&all->lock);

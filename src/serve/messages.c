@@ -252,7 +252,7 @@ bool wn_serve_messages(const struct wn_serve_model *m, const json_t *body, struc
                        struct wn_serve_error *error) {
   const json_t *list = json_object_get(body, "messages");
   const size_t n = json_array_size(list);
-  size_t count = 0;
+  size_t count = 0, bytes = 0;
   if (!m->chat) return wn_serve_refuse(error, 400, "messages", "messages: %s", m->no_chat);
   if (n < 1 || n > WN_SERVE_MESSAGES)
     return wn_serve_refuse(error, 400, "messages", "messages: expected a list of 1 to %d", WN_SERVE_MESSAGES);
@@ -261,8 +261,10 @@ bool wn_serve_messages(const struct wn_serve_model *m, const json_t *body, struc
   bool ok = messages && message_beside(m, body, &request, error);
   for (size_t i = 0; ok && i < n; i++) {
     json_t *one = message_read(json_array_get(list, i), i, error);
+    bytes += json_string_length(json_object_get(one, "content"));
     ok = one && !json_array_append_new(messages, one);
   }
+  ok = ok && wn_serve_may_fit(m, "messages", bytes, error);
   const char *last = ok ? json_string_value(json_object_get(json_array_get(messages, n - 1), "role")) : NULL;
   out->goes_on = last && !strcmp(last, "assistant");
   const bool tells = ok && ((m->budgets && m->budgets->layers > 0) || json_object_get(body, "winnow"));

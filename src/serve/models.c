@@ -1,12 +1,12 @@
 #include "serve/models.h"
 
-#include <signal.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/context.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "kv/budgets.h"
 #include "text/normalize.h"
 #include "text/template/template.h"
@@ -256,11 +256,7 @@ wn_status wn_models_open(wn_context *ctx, struct wn_models *all, const wn_server
 }
 
 wn_status wn_models_start(wn_context *ctx, struct wn_models *all) {
-  sigset_t signals, before;
-  sigfillset(&signals); /* signals are for the program's own threads */
-  pthread_sigmask(SIG_SETMASK, &signals, &before);
-  all->started = !pthread_create(&all->thread, NULL, models_run, all);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  all->started = wn_thread_start(&all->thread, models_run, all);
   return all->started ? WN_OK : wn_fail(ctx, WN_ERR_MEMORY, "cannot start the thread that loads models");
 }
 

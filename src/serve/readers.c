@@ -1,11 +1,11 @@
 #include "serve/readers.h"
 
-#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 
 enum { LARGE_NICE = 5 }; /* a quarter of a processor that another thread wants, all of one that is idle */
 
@@ -32,18 +32,14 @@ static void *reader_run(void *user) {
 }
 
 wn_status wn_readers_start(wn_context *ctx, struct wn_readers *all) {
-  sigset_t signals, before;
-  sigfillset(&signals); /* signals are for the program's own threads */
-  pthread_sigmask(SIG_SETMASK, &signals, &before);
   bool good = true;
   for (int i = 0; i < WN_READERS && good; i++) {
     struct wn_reader *r = &all->reader[i];
     r->number = i + 1;
     pthread_mutex_init(&r->lock, NULL);
     wn_cond_init(&r->news);
-    r->started = good = !pthread_create(&r->thread, NULL, reader_run, r);
+    r->started = good = wn_thread_start(&r->thread, reader_run, r);
   }
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
   return good ? WN_OK : wn_fail(ctx, WN_ERR_MEMORY, "cannot start the threads that read requests");
 }
 

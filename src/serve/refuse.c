@@ -43,3 +43,9 @@ bool wn_serve_check_keys(const json_t *object, const char *where, const char *pa
   }
   return true;
 }
+
+bool wn_serve_may_fit(const struct wn_serve_model *m, const char *field, size_t bytes, struct wn_serve_error *error) {
+  return bytes <= m->text_bytes ||
+         wn_serve_refuse(error, 400, field, "%s: %zu bytes, more than the context of %lld tokens can hold (%zu)", field,
+                         bytes, (long long)m->context, m->text_bytes);
+}

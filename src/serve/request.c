@@ -71,22 +71,20 @@ static bool prompt_read_ids(const struct prompt_field *x, const json_t *list, st
   return true;
 }
 
-/* Refuses a text that cannot fit, before it is encoded, which would take long. */
-static bool prompt_may_fit(const struct wn_serve_model *m, const char *field, size_t bytes,
-                           struct wn_serve_error *error) {
-  return bytes <= m->text_bytes ||
-         wn_serve_refuse(error, 400, field, "%s: %zu bytes, more than the context of %lld tokens can hold (%zu)", field,
-                         bytes, (long long)m->context, m->text_bytes);
-}
-
 static bool prompt_read_text(const struct prompt_field *x, const json_t *text, struct wn_serve_prompt *out) {
   size_t count = 0;
-  if (!prompt_may_fit(x->m, x->name, json_string_length(text), x->error)) return false;
+  if (!wn_serve_may_fit(x->m, x->name, json_string_length(text), x->error)) return false;
   if (wn_prompt_encode(x->m->ctx, x->m->tok, json_string_value(text), json_string_length(text), &out->ids, &count) !=
       WN_OK)
     return wn_serve_refuse(x->error, 400, x->name, "%s: %s", x->name, wn_context_error(x->m->ctx));
   out->count = (int64_t)count;
   return true;
+}
+
+/* Makes room for a request's prompts. */
+static bool prompts_allocate(const struct wn_serve_model *m, const char *name, size_t n, struct wn_serve_request *r,
+                             struct wn_serve_error *error) {
+  return WN_ALLOC(m->ctx, "prompts", n, &r->prompts) == WN_OK || wn_serve_refuse(error, 503, name, "out of memory");
 }
 
 bool wn_serve_prompts(const struct wn_serve_model *m, const char *name, size_t most, const json_t *value,
@@ -98,6 +96,7 @@ bool wn_serve_prompts(const struct wn_serve_model *m, const char *name, size_t m
   if (!json_is_string(value) && !first)
     return wn_serve_refuse(error, 400, name, "%s: expected a text, tokens, or a list of either", name);
   if (n > most) return wn_serve_refuse(error, 400, name, "%s: a list of %zu, at most %zu", name, n, most);
+  if (!prompts_allocate(m, name, n, r, error)) return false;
   for (size_t i = 0; i < n; i++) {
     const json_t *one = list ? json_array_get(value, i) : value;
     struct wn_serve_prompt *out = &r->prompts[r->prompt_count++];
@@ -114,12 +113,10 @@ static bool read_prompt(const struct reading *x, const json_t *value) {
 }
 
 static bool read_messages(const struct reading *x, const json_t *value) {
-  size_t bytes = 0, i;
-  const json_t *message;
-  json_array_foreach(value, i, message) bytes += json_string_length(json_object_get(message, "content"));
-  if (!prompt_may_fit(x->m, "messages", bytes, x->error)) return false;
-  return wn_serve_messages(x->m, x->r->json, &x->r->prompts[x->r->prompt_count++], x->error);
+  return value && prompts_allocate(x->m, "messages", 1, x->r, x->error) &&
+         wn_serve_messages(x->m, x->r->json, &x->r->prompts[x->r->prompt_count++], x->error);
 }
+
 /* Calls are wanted where there are functions that may be called. */
 static bool read_tools(const struct reading *x, const json_t *value) {
   const char *choice = json_string_value(json_object_get(x->r->json, "tool_choice"));
@@ -219,13 +216,17 @@ static bool budget_is_number(const char *text) {
   return *text >= '0' && *text <= '9' && strspn(text, "0123456789.,:kKMGiB%") == strlen(text);
 }
 
+const wn_budgets *wn_serve_budgets(const struct wn_serve_model *m, const struct wn_serve_request *r) {
+  return r->budgets.layers > 0 ? &r->budgets : m->budgets;
+}
+
 /* Checks that the model can do what is asked for. */
 static bool read_winnow_check(const struct reading *x) {
   const struct wn_serve_request *r = x->r;
   wn_attention_config unused;
   const wn_session_options options = {.size = sizeof options,
                                       .sequences = 1,
-                                      .budgets = r->budgets.layers > 0 ? &r->budgets : x->m->budgets,
+                                      .budgets = wn_serve_budgets(x->m, r),
                                       .cache = x->m->cache,
                                       .tau = r->tau};
   return wn_session_check_options(x->m->ctx, x->m->model, &options, &unused) == WN_OK ||
@@ -567,12 +568,15 @@ bool wn_serve_request_take(const struct wn_serve_model *m, bool chat, json_t *bo
   return true;
 }
 
+void wn_serve_prompt_clear(struct wn_serve_prompt *p) {
+  wn_tokens_free(p->ids);
+  wn_free(p->owners.of);
+  json_decref(p->told);
+}
+
 void wn_serve_request_clear(struct wn_serve_request *r) {
-  for (int i = 0; i < r->prompt_count; i++) {
-    wn_tokens_free(r->prompts[i].ids);
-    wn_free(r->prompts[i].owners.of);
-    json_decref(r->prompts[i].told);
-  }
+  for (int i = 0; i < r->prompt_count; i++) wn_serve_prompt_clear(&r->prompts[i]);
+  wn_free(r->prompts);
   wn_budgets_clear(&r->budgets);
   wn_constraint_destroy(r->constraint);
   json_decref(r->json);

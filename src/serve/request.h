@@ -80,9 +80,9 @@ struct wn_serve_request {
   int bias_count;
   const char *stops[WN_SERVE_STOPS]; /* borrowed from json */
   int stop_count;
-  wn_constraint *constraint; /* each answer gets a copy; NULL: any text */
-  wn_budgets budgets;        /* layers 0: none */
-  struct wn_serve_prompt prompts[WN_SERVE_PROMPTS];
+  wn_constraint *constraint;       /* each answer gets a copy; NULL: any text */
+  wn_budgets budgets;              /* layers 0: none */
+  struct wn_serve_prompt *prompts; /* [prompt_count] */
   int prompt_count;
   const struct wn_call_form *calls; /* how the model writes calls of the request's tools; NULL: none are asked for */
   bool calls_must;                  /* the answer is a call, whose first mark ends the prompt */
@@ -103,6 +103,11 @@ bool wn_serve_request_read(const struct wn_serve_model *m, bool chat, const char
 bool wn_serve_request_take(const struct wn_serve_model *m, bool chat, json_t *body, struct wn_serve_request *out,
                            struct wn_serve_error *error);
 void wn_serve_request_clear(struct wn_serve_request *request);
+void wn_serve_prompt_clear(struct wn_serve_prompt *prompt);
+/* The budgets under which it is answered: its own, or the server's; layers 0: none. */
+const wn_budgets *wn_serve_budgets(const struct wn_serve_model *m, const struct wn_serve_request *request);
+/* Refuses a text of so many bytes that cannot fit, before it is encoded, which would take long. */
+bool wn_serve_may_fit(const struct wn_serve_model *m, const char *field, size_t bytes, struct wn_serve_error *error);
 
 /* Parses a body as a JSON object; NULL: `error` says why not. */
 json_t *wn_serve_body(const char *body, size_t bytes, struct wn_serve_error *error);

@@ -40,11 +40,7 @@ static void answer_error(struct wn_http_answer *answer, const struct wn_serve_er
 }
 
 static void answer_json(struct wn_http_answer *answer, json_t *value) {
-  char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
-  json_decref(value);
-  if (text) wn_text_add(&answer->text, "%s\n", text);
-  answer->text.failed = answer->text.failed || !text;
-  free(text);
+  wn_job_add_json(&answer->text, value, "", "\n");
 }
 
 /* The request's model: the one that it names, or the only one. */
@@ -227,6 +223,12 @@ static void server_complain(struct wn_http_answer *answer, const char *param, co
   answer_error(answer, &error);
 }
 
+static json_t *server_tokens(const int32_t *ids, size_t count) {
+  json_t *list = json_array();
+  for (size_t i = 0; i < count; i++) json_array_append_new(list, json_integer(ids[i]));
+  return list;
+}
+
 static void handle_tokenize(const struct wn_http_request *request, struct wn_http_answer *answer) {
   const struct wn_serve_model *m = server_front(request);
   static const char *const keys[] = {"model", "prompt", "content", "add_special_tokens"};
@@ -245,10 +247,8 @@ static void handle_tokenize(const struct wn_http_request *request, struct wn_htt
                                  &count) != WN_OK) {
     server_complain(answer, "prompt", wn_context_error(m->ctx));
   } else {
-    json_t *list = json_array();
-    for (size_t i = 0; i < count; i++) json_array_append_new(list, json_integer(ids[i]));
-    answer_json(answer, json_pack("{s:o, s:I, s:I}", "tokens", list, "count", (json_int_t)count, "max_model_len",
-                                  (json_int_t)m->context));
+    answer_json(answer, json_pack("{s:o, s:I, s:I}", "tokens", server_tokens(ids, count), "count", (json_int_t)count,
+                                  "max_model_len", (json_int_t)m->context));
   }
   wn_tokens_free(ids);
   json_decref(body);
@@ -291,20 +291,12 @@ static void handle_apply_template(const struct wn_http_request *request, struct 
   static const char *const keys[] = {"model",       "messages",         "tools",
                                      "tool_choice", "reasoning_effort", "chat_template_kwargs"};
   json_t *body = server_body(request, answer, keys, 6);
-  char *text = NULL;
-  size_t bytes;
   if (!body) return;
-  if (!wn_serve_messages(m, body, &prompt, &error)) {
+  if (wn_serve_messages(m, body, &prompt, &error))
+    answer_json(answer, json_pack("{s:o}", "tokens", server_tokens(prompt.ids, (size_t)prompt.count)));
+  else
     answer_error(answer, &error);
-  } else if (wn_tokenizer_decode(m->ctx, m->tok, prompt.ids, (size_t)prompt.count, &text, &bytes) != WN_OK) {
-    server_complain(answer, "messages", wn_context_error(m->ctx));
-  } else {
-    json_t *list = json_array();
-    for (int64_t i = 0; i < prompt.count; i++) json_array_append_new(list, json_integer(prompt.ids[i]));
-    answer_json(answer, json_pack("{s:o}", "tokens", list));
-  }
-  wn_tokens_free(prompt.ids);
-  wn_text_free(text);
+  wn_serve_prompt_clear(&prompt);
   json_decref(body);
 }
 

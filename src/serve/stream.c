@@ -1,5 +1,5 @@
 /* A stream is a buffer between its writer and the server's thread. While it is empty the connection is suspended, so
- * that the server does not poll it; while it is full the writer waits. */
+ * that the server does not poll it; while it is full the writer keeps what has no room. */
 #include "serve/stream.h"
 
 #include <errno.h>
@@ -17,12 +17,11 @@ struct wn_http_stream {
   struct wn_http_streams *all;
   struct wn_http_stream *next;
   struct MHD_Connection *connection;
-  pthread_cond_t room; /* wakes the writer: there is room, or nobody reads any more */
-  size_t begin, end;   /* the part of `data` in use */
-  bool ended, gone;    /* ended: by the writer; gone: the client has left */
-  bool suspended;      /* the connection waits for data */
-  int socket;          /* the connection's; -1: unknown */
-  int status;          /* the answer's status, if its head waits */
+  size_t begin, end; /* the part of `data` in use */
+  bool ended, gone;  /* ended: by the writer; gone: the client has left */
+  bool suspended;    /* the connection waits for data */
+  int socket;        /* the connection's; -1: unknown */
+  int status;        /* the answer's status, if its head waits */
   int holders;
   char data[WN_HTTP_STREAM_ROOM];
 };
@@ -49,7 +48,6 @@ void wn_http_streams_close(struct wn_http_streams *all) {
   all->closing = true;
   for (struct wn_http_stream *s = all->first; s; s = s->next) {
     s->gone = true;
-    pthread_cond_signal(&s->room);
     stream_wake(s);
   }
   pthread_mutex_unlock(&all->lock);
@@ -72,7 +70,6 @@ struct wn_http_stream *wn_http_stream_create(struct wn_http_streams *all, struct
   s->socket = info ? info->connect_fd : -1;
   s->status = 200;
   s->holders = 2; /* writer and response; the writer may end it before there is a response */
-  wn_cond_init(&s->room);
   pthread_mutex_lock(&all->lock);
   s->gone = all->closing;
   s->next = all->first;
@@ -93,7 +90,6 @@ static void stream_release(struct wn_http_stream *s) {
   }
   pthread_mutex_unlock(&all->lock);
   if (!last) return;
-  pthread_cond_destroy(&s->room);
   wn_free(s);
 }
 
@@ -110,7 +106,6 @@ static ssize_t stream_read(void *user, uint64_t place, char *out, size_t most) {
     n = (ssize_t)(held < most ? held : most);
     memcpy(out, s->data + s->begin, (size_t)n);
     s->begin += (size_t)n;
-    pthread_cond_signal(&s->room);
   } else if (s->ended) {
     n = MHD_CONTENT_READER_END_OF_STREAM;
   } else {
@@ -151,7 +146,6 @@ static void stream_on_closed(void *user) {
   pthread_mutex_lock(&s->all->lock);
   s->gone = true;
   s->suspended = false;
-  pthread_cond_signal(&s->room);
   stream_release(s);
 }
 
@@ -168,7 +162,6 @@ struct MHD_Response *wn_http_stream_response(struct wn_http_stream *s) {
 void wn_http_stream_drop(struct wn_http_stream *s) {
   pthread_mutex_lock(&s->all->lock);
   s->gone = true;
-  pthread_cond_signal(&s->room);
   stream_release(s);
 }
 
@@ -184,19 +177,6 @@ static size_t stream_put(struct wn_http_stream *s, const char *data, size_t byte
   s->end += n;
   if (n > 0) stream_wake(s);
   return n;
-}
-
-bool wn_http_stream_write(struct wn_http_stream *s, const char *data, size_t bytes) {
-  pthread_mutex_lock(&s->all->lock);
-  while (bytes > 0 && !s->gone) {
-    const size_t n = stream_put(s, data, bytes);
-    data += n;
-    bytes -= n;
-    if (bytes > 0) pthread_cond_wait(&s->room, &s->all->lock);
-  }
-  const bool heard = !s->gone;
-  pthread_mutex_unlock(&s->all->lock);
-  return heard;
 }
 
 bool wn_http_socket_is_closed(int socket) {
@@ -215,22 +195,6 @@ size_t wn_http_stream_offer(struct wn_http_stream *s, const char *data, size_t b
   const size_t n = s->gone ? SIZE_MAX : bytes ? stream_put(s, data, bytes) : 0;
   pthread_mutex_unlock(&s->all->lock);
   return n;
-}
-
-static bool stream_write_line(struct wn_http_stream *s, const char *field, const char *text, size_t bytes) {
-  return wn_http_stream_write(s, field, strlen(field)) && wn_http_stream_write(s, text, bytes) &&
-         wn_http_stream_write(s, "\n", 1);
-}
-
-bool wn_http_stream_event(struct wn_http_stream *s, const char *name, const char *data) {
-  if (name && !stream_write_line(s, "event: ", name, strlen(name))) return false;
-  for (;; data++) {
-    const size_t n = strcspn(data, "\r\n");
-    if (!stream_write_line(s, "data: ", data, n)) return false;
-    data += n;
-    if (*data == '\r' && data[1] == '\n') data++;
-    if (!*data) return wn_http_stream_write(s, "\n", 1);
-  }
 }
 
 void wn_http_stream_end(struct wn_http_stream *s) {

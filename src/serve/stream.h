@@ -30,19 +30,13 @@ struct wn_http_stream *wn_http_stream_create(struct wn_http_streams *streams, st
 struct MHD_Response *wn_http_stream_response(struct wn_http_stream *stream); /* NULL: out of memory */
 void wn_http_stream_drop(struct wn_http_stream *stream); /* called instead of making a response: nobody will read it */
 
-/* Called by one thread, the writer. The handler that opened the stream may write at most WN_HTTP_STREAM_ROOM bytes,
- * because nobody reads while it runs. Waits while the client is slow. False: the client has gone; only
- * wn_http_stream_end is left to do. */
-bool wn_http_stream_write(struct wn_http_stream *stream, const char *data, size_t bytes);
-/* Writes a server-sent event with this data, one "data:" per line; name may be NULL. False: as above. */
-bool wn_http_stream_event(struct wn_http_stream *stream, const char *name, const char *data);
 /* Sets the status of an answer whose head waits (http.h), before its first byte; the default is 200. */
 void wn_http_stream_set_status(struct wn_http_stream *stream, int status);
 /* Called in the server's thread. True: there is nothing to send yet, and the connection is suspended until there is. */
 bool wn_http_stream_wait(struct wn_http_stream *stream);
 int wn_http_stream_status(struct wn_http_stream *stream);
-/* Writes without waiting. Returns how many bytes there was room for; SIZE_MAX: the client has gone, which is checked
- * even with bytes 0. */
+/* Called by one thread, the writer, which never waits. Returns how many bytes there was room for; SIZE_MAX: the client
+ * has gone, which is checked even with bytes 0, and only wn_http_stream_end is left to do. */
 size_t wn_http_stream_offer(struct wn_http_stream *stream, const char *data, size_t bytes);
 void wn_http_stream_end(struct wn_http_stream *stream); /* the writer's last call */
 /* Has the client closed the connection? The server does not poll the socket of a suspended connection, so ask it. */

@@ -38,15 +38,9 @@ static wn_status trace_add_text(const struct wn_serve_model *m, struct wn_serve_
   return trace_no_memory(m); /* a name that is not UTF-8 cannot occur: tokenizer files with one are refused */
 }
 
-/* The budgets in force; NULL: none. */
-static const wn_budgets *trace_budgets(const struct wn_serve_model *m, const struct wn_serve_job *job) {
-  const wn_budgets *b = job->request.budgets.layers > 0 ? &job->request.budgets : m->budgets;
-  return b->layers > 0 ? b : NULL;
-}
-
 static wn_status trace_begin_event(const struct wn_serve_model *m, struct wn_serve_choice *c) {
   const wn_model_config *config = wn_model_config_get(m->model);
-  const wn_budgets *b = trace_budgets(m, c->job);
+  const wn_budgets *in_force = wn_serve_budgets(m, &c->job->request), *b = in_force->layers > 0 ? in_force : NULL;
   json_t *prompt = json_array(), *special = json_array(), *budgets = b ? json_array() : json_null();
   wn_status status = WN_OK;
   for (int64_t i = 0; status == WN_OK && i < c->prompt->count; i++) {

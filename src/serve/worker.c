@@ -1,11 +1,11 @@
 #include "serve/worker.h"
 
-#include <signal.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "decode/drafts.h"
 #include "decode/session.h"
 #include "serve/choice.h"
@@ -30,7 +30,7 @@ static wn_session_options choice_options(const struct wn_serve_worker *w, const 
   return (wn_session_options){.size = sizeof(wn_session_options),
                               .sequences = 1,
                               .capacity = c->prompt->count + wn_choice_tokens(w, c),
-                              .budgets = r->budgets.layers > 0 ? &r->budgets : w->model.budgets,
+                              .budgets = wn_serve_budgets(&w->model, r),
                               .cache = w->model.cache,
                               .tau = r->tau,
                               .group = w->group};
@@ -314,8 +314,8 @@ static void running_count(struct running *x) {
       const struct wn_serve_choice *c = &job->choices[i];
       int64_t held = 0;
       if (!c->session) continue;
-      const wn_budgets *budgets = choice_options(w, c).budgets;
-      struct wn_serve_caches *to = &caches[budgets && budgets->layers > 0 ? budgets->policy : WN_SERVE_POLICIES - 1];
+      const wn_budgets *budgets = wn_serve_budgets(&w->model, &job->request);
+      struct wn_serve_caches *to = &caches[budgets->layers > 0 ? budgets->policy : WN_SERVE_POLICIES - 1];
       for (int64_t l = 0; l < config->layers; l++) held += wn_session_held_tokens(c->session, l);
       to->bytes += c->cache_bytes;
       to->tokens += (uint64_t)held / (uint64_t)(config->layers * config->kv_heads);
@@ -403,15 +403,10 @@ void wn_serve_worker_close(struct wn_serve_worker *w) {
 }
 
 wn_status wn_serve_worker_start(wn_context *ctx, struct wn_serve_worker *w) {
-  sigset_t all, before;
   WN_TRY(worker_room(ctx, w));
   w->stop = false;
-  sigfillset(&all); /* signals are for the program's own threads */
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int failed = pthread_create(&w->thread, NULL, worker_run, w);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  w->started = !failed;
-  return failed ? wn_fail(ctx, WN_ERR_MEMORY, "cannot start the thread that runs the model") : WN_OK;
+  w->started = wn_thread_start(&w->thread, worker_run, w);
+  return w->started ? WN_OK : wn_fail(ctx, WN_ERR_MEMORY, "cannot start the thread that runs the model");
 }
 
 void wn_serve_worker_stop(struct wn_serve_worker *w) {

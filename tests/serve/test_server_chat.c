@@ -376,11 +376,35 @@ static void test_named_templates(void **state) {
   close_place(&p);
 }
 
+/* Parts count like a text: what cannot fit is refused by its bytes, on either path. */
+static void test_long_parts(void **state) {
+  (void)state;
+  static const char *const paths[] = {"/v1/chat/completions", "/apply-template"};
+  enum { BYTES = 20000 };
+  struct place p;
+  char *text = malloc(BYTES + 1), *body = malloc(3 * BYTES);
+  memset(text, 'a', BYTES);
+  text[BYTES] = 0;
+  snprintf(body, 3 * BYTES,
+           "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"%s\"},"
+           "{\"type\":\"text\",\"text\":\"%s\"}]}]}",
+           text, text);
+  open_chat(&p, MARKS, NULL);
+  for (int i = 0; i < 2; i++) {
+    char *answer = post(p.port, paths[i], body);
+    if (status_of(answer) != 400 || !strstr(answer, "messages: 40000 bytes, more than the context"))
+      fail_msg("%s: %s", paths[i], answer);
+    free(answer);
+  }
+  close_place(&p);
+  free(text), free(body);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_default_system), cmocka_unit_test(test_keys_of_messages),
                                      cmocka_unit_test(test_role),           cmocka_unit_test(test_nul),
                                      cmocka_unit_test(test_orders),         cmocka_unit_test(test_named_templates),
                                      cmocka_unit_test(test_tools),          cmocka_unit_test(test_scored_tokens),
-                                     cmocka_unit_test(test_idle_fields)};
+                                     cmocka_unit_test(test_idle_fields),    cmocka_unit_test(test_long_parts)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

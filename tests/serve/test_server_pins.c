@@ -171,8 +171,30 @@ static void test_owners(void **state) {
   close_place(&p);
 }
 
+/* The server's own budgets ask for owners of tokens, which a template that is applied does not use. */
+static void test_applied(void **state) {
+  (void)state;
+  struct place p;
+  wn_budgets budgets;
+  wn_context *ctx = context_of("cpu", 1);
+  const struct model_case k = {.position = WN_POS_ROPE, .ffn = WN_FFN_SWIGLU, .kv_heads = 2, .qk_norm = true};
+  const wn_model_config c = model_case_config(&k);
+  wn_budgets_init(&budgets, &c.attention);
+  OK(ctx, wn_policy_find(ctx, "window", &budgets.policy));
+  OK(ctx, wn_budgets_parse(ctx, &c, "16", &budgets));
+  const wn_server_options options = {.budgets = &budgets};
+  open_chat(&p, MARKS, &options);
+  char *answer = post(p.port, "/apply-template", "{\"messages\":[" SYSTEM "]}");
+  assert_int_equal(status_of(answer), 200);
+  free(answer);
+  close_place(&p);
+  wn_budgets_clear(&budgets);
+  wn_context_destroy(ctx);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_told), cmocka_unit_test(test_pinned),
-                                     cmocka_unit_test(test_refusals), cmocka_unit_test(test_owners)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_applied), cmocka_unit_test(test_told),
+                                     cmocka_unit_test(test_pinned), cmocka_unit_test(test_refusals),
+                                     cmocka_unit_test(test_owners)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
