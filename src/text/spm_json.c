@@ -49,13 +49,8 @@ static wn_status spm_json_cannot_symbol(wn_context *ctx, int32_t id, const char 
   return spm_json_cannot(ctx, text);
 }
 
-void wn_json_list_add(json_t **list, json_t *value) {
-  if (json_array_append_new(*list, value) == 0) return;
-  json_decref(*list);
-  *list = NULL;
-}
-
-void wn_json_object_add(json_t **object, const char *key, json_t *value) {
+/* Appends to an object as wn_json_list_add does to a list. */
+static void spm_json_object_add(json_t **object, const char *key, json_t *value) {
   if (json_object_set_new(*object, key, value) == 0) return;
   json_decref(*object);
   *object = NULL;
@@ -375,7 +370,7 @@ wn_status wn_bytes_write_json(wn_context *ctx, json_t **out) {
     const int32_t point = wn_byte_alphabet(byte);
     const char text[3] = {(char)(point < 0x80 ? point : 0xC0 | point >> 6),
                           (char)(point < 0x80 ? 0 : 0x80 | (point & 0x3F)), 0};
-    wn_json_object_add(&vocab, text, json_integer(byte));
+    spm_json_object_add(&vocab, text, json_integer(byte));
   }
   json_t *model = json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:[]}", "type", "BPE", "dropout",
                             "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,
