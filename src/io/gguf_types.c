@@ -7,30 +7,18 @@
  *   Q4_K 256: d, m, 8 scales s and minima n of 6 bits, 4 x 32 bytes of two q (groups 2k and 2k+1)  w = d s q - m n
  *   Q5_K 256: d, m, scales, 32 bytes of fifth bits (bit g: group g), the same                      w = d s q - m n
  *   Q6_K 256: lower four bits, upper two bits, 16 signed scales s, d                               w = d s (q - 32) */
-#include <math.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/misuse.h"
-#include "io/gguf_fit.h"
 #include "io/gguf_types.h"
-
-float wn_gguf_half_value(uint16_t h) {
-  const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
-  if (exponent == 0) {
-    const float small = ldexpf((float)fraction, -24);
-    return sign ? -small : small;
-  }
-  const uint32_t bits = sign | (exponent == 31 ? 0x7f800000 : (exponent + 112) << 23) | fraction << 13;
-  float out;
-  memcpy(&out, &bits, sizeof out);
-  return out;
-}
+#include "io/stored.h"
+#include "tensor/bf16.h"
 
 static float half(const uint8_t *p) {
   uint16_t h;
   memcpy(&h, p, sizeof h);
-  return wn_gguf_half_value(h);
+  return wn_stored_half(h);
 }
 
 static uint32_t word(const uint8_t *p) {
@@ -48,8 +36,9 @@ static void decode_f16(const uint8_t *p, float *y) {
 }
 
 static void decode_bf16(const uint8_t *p, float *y) {
-  const uint32_t bits = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 24;
-  memcpy(y, &bits, sizeof bits);
+  uint16_t h;
+  memcpy(&h, p, sizeof h);
+  *y = wn_bf16_value(h);
 }
 
 static void decode_q8_0(const uint8_t *p, float *y) {
