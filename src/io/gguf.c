@@ -12,6 +12,7 @@
 #include "base/limits.h"
 #include "base/misuse.h"
 #include "io/checksum.h"
+#include "io/gguf_types.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "values and tensors are used as the file has them, which is little-endian"
@@ -40,22 +41,6 @@ static const struct {
     {WN_GGUF_UINT, 8}, {WN_GGUF_INT, 8},   {WN_GGUF_FLOAT, 8},
 };
 #define VALUE_TYPES (sizeof value_types / sizeof *value_types)
-
-/* The types of tensors, by their number in the file. */
-static bool tensor_type(uint32_t number, wn_gguf_type *out) {
-  static const struct {
-    uint32_t number;
-    wn_gguf_type type;
-  } known[WN_GGUF_TYPE_COUNT] = {{0, WN_GGUF_F32},   {1, WN_GGUF_F16},   {2, WN_GGUF_Q4_0}, {3, WN_GGUF_Q4_1},
-                                 {6, WN_GGUF_Q5_0},  {7, WN_GGUF_Q5_1},  {8, WN_GGUF_Q8_0}, {12, WN_GGUF_Q4_K},
-                                 {13, WN_GGUF_Q5_K}, {14, WN_GGUF_Q6_K}, {30, WN_GGUF_BF16}};
-  for (int i = 0; i < WN_GGUF_TYPE_COUNT; i++) {
-    if (known[i].number != number) continue;
-    *out = known[i].type;
-    return true;
-  }
-  return false;
-}
 
 /* The unread part of the header. */
 struct cursor {
@@ -172,7 +157,7 @@ static wn_status gguf_read_tensor(struct cursor *c, wn_gguf_tensor *t, uint64_t 
     t->shape[d] = (int64_t)size;
   }
   WN_TRY(take_u32(c, name, &number));
-  if (!tensor_type(number, &t->type))
+  if (!wn_gguf_type_find(number, &t->type))
     return wn_fail(
         c->ctx, WN_ERR_UNSUPPORTED,
         "%s: tensor \"%.200s\" has type %u; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K "

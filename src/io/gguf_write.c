@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/misuse.h"
 #include "io/checksum.h"
+#include "io/gguf_types.h"
 #include "winnow/gguf.h"
 
 enum { ALIGNMENT = 32 };
@@ -196,14 +197,6 @@ void wn_gguf_values_copy(wn_gguf_values *v, const wn_gguf_value *value) {
 
 /* ---- the file ---- */
 
-static uint32_t type_number(wn_gguf_type type) {
-  static const uint32_t numbers[WN_GGUF_TYPE_COUNT] = {
-      [WN_GGUF_F32] = 0,   [WN_GGUF_F16] = 1,   [WN_GGUF_BF16] = 30, [WN_GGUF_Q8_0] = 8,
-      [WN_GGUF_Q4_0] = 2,  [WN_GGUF_Q4_1] = 3,  [WN_GGUF_Q5_0] = 6,  [WN_GGUF_Q5_1] = 7,
-      [WN_GGUF_Q4_K] = 12, [WN_GGUF_Q5_K] = 13, [WN_GGUF_Q6_K] = 14};
-  return numbers[type];
-}
-
 static wn_status tensor_bytes(wn_context *ctx, const char *path, const wn_gguf_tensor *t, size_t *out) {
   bool fits =
       t->name && t->ndim >= 1 && t->ndim <= WN_GGUF_MAX_DIMS && (int)t->type >= 0 && t->type < WN_GGUF_TYPE_COUNT;
@@ -252,7 +245,7 @@ static wn_status gguf_write_header(wn_context *ctx, const char *path, const wn_g
     wn_gguf_values_add_string(h, t->name, strlen(t->name));
     add_u32(h, (uint32_t)t->ndim);
     for (int d = t->ndim - 1; d >= 0; d--) add_u64(h, (uint64_t)t->shape[d]);
-    add_u32(h, type_number(t->type));
+    add_u32(h, wn_gguf_type_number(t->type));
     add_u64(h, offset);
     if (!wn_add_size(bytes, ALIGNMENT - 1, &bytes) || offset > INT64_MAX - bytes)
       status = wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: the tensors together are too large", path);
