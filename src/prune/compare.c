@@ -29,8 +29,7 @@ struct compare {
 void wn_prune_compare_options_init(wn_prune_compare_options *options, size_t size) {
   WN_CHECK_OR(, WN_POINTER(options));
   wn_prune_compare_options defaults = {.margin = 0.01};
-  wn_budgets_init(&defaults.budgets, NULL);
-  (void)wn_policy_find(NULL, "selective", &defaults.budgets.policy);
+  wn_budgets_init(&defaults.budgets, &(wn_attention_config){.selective.enabled = true});
   wn_options_default(&defaults, sizeof defaults, options, size);
 }
 
