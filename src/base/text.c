@@ -58,3 +58,8 @@ bool wn_ends_with(const char *text, const char *end) {
   const size_t n = strlen(text), m = strlen(end);
   return n >= m && !strcmp(text + n - m, end);
 }
+
+bool wn_listed(const char *const *list, const char *word) {
+  while (list && *list && strcmp(*list, word) != 0) list++;
+  return list && *list;
+}
