@@ -12,8 +12,12 @@
 #include "base/misuse.h"
 #include "base/options.h"
 
-static wn_status page_no_memory(wn_context *ctx) {
-  return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a page");
+wn_status wn_page_no_memory(wn_page *page) {
+  return wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page");
+}
+
+wn_status wn_page_list(wn_page *page, json_t *list, json_t *value) {
+  return json_array_append_new(list, value) ? wn_page_no_memory(page) : WN_OK;
 }
 
 wn_status wn_page_create(wn_context *ctx, const wn_page_options *options, wn_page **out) {
@@ -38,7 +42,7 @@ wn_status wn_page_create(wn_context *ctx, const wn_page_options *options, wn_pag
   wn_status status = page->title && page->lead && page->figures && page->texts && page->means &&
                              (!options->figures || page->folder) && (!options->live || page->live)
                          ? WN_OK
-                         : page_no_memory(ctx);
+                         : wn_page_no_memory(page);
   if (status == WN_OK && page->folder) status = wn_make_dirs(ctx, page->folder);
   if (status != WN_OK) {
     wn_page_destroy(page);
@@ -74,7 +78,7 @@ wn_status wn_page_add_section(wn_page *page, const char *title) {
   wn_text_add(&page->contents, "<li><a href=\"#part-%d\">", page->sections);
   wn_html_add(&page->contents, title);
   wn_text_add(&page->contents, "</a></li>\n");
-  return page->body.failed || page->contents.failed ? page_no_memory(page->ctx) : WN_OK;
+  return page->body.failed || page->contents.failed ? wn_page_no_memory(page) : WN_OK;
 }
 
 /* Adds a figure's heading, its description, the place where the script draws it, and, to be opened, how it was made. */
@@ -98,7 +102,7 @@ wn_status wn_page_frame(wn_page *page, const wn_figure *f, const char *files, js
     wn_text_add(t, "</code>");
   }
   wn_text_add(t, "</details>\n</section>\n");
-  if (!json || t->failed || json_array_append_new(page->figures, json)) return page_no_memory(page->ctx);
+  if (!json || t->failed || json_array_append_new(page->figures, json)) return wn_page_no_memory(page);
   return WN_OK;
 }
 
@@ -199,7 +203,7 @@ static wn_status page_add_tiles(wn_page *page, int levels, struct wn_text *out) 
     wn_free(memory);
     WN_TRY(status);
   }
-  return out->failed ? page_no_memory(page->ctx) : WN_OK;
+  return out->failed ? wn_page_no_memory(page) : WN_OK;
 }
 
 /* Adds the JSON inside a script element, so it must not contain "<". */
@@ -211,7 +215,7 @@ static wn_status page_add_json(wn_page *page, int levels, struct wn_text *out) {
   if (root && page->live) json_object_set_new(root, "live", json_pack("{s:s}", "figure", page->live));
   char *s = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(7)) : NULL;
   json_decref(root);
-  if (!s) return page_no_memory(page->ctx);
+  if (!s) return wn_page_no_memory(page);
   wn_text_add(out, "<script type=\"application/json\" id=\"winnow-data\">");
   for (const char *c = s; *c;) {
     const size_t n = strcspn(c, "<");
@@ -220,7 +224,7 @@ static wn_status page_add_json(wn_page *page, int levels, struct wn_text *out) {
   }
   wn_text_add(out, "</script>\n");
   free(s);
-  return out->failed ? page_no_memory(page->ctx) : WN_OK;
+  return out->failed ? wn_page_no_memory(page) : WN_OK;
 }
 
 /* Appends a long text without formatting. */
@@ -302,7 +306,7 @@ static wn_status page_build(wn_page *page, int levels, struct wn_text *t) {
   page_add_raw(t, "\n</script>\n<script>\n");
   page_add_raw(t, wn_page_js);
   page_add_raw(t, "</script>\n</body>\n</html>\n");
-  return t->failed ? page_no_memory(page->ctx) : WN_OK;
+  return t->failed ? wn_page_no_memory(page) : WN_OK;
 }
 
 wn_status wn_page_html(wn_page *page, char **out, size_t *bytes) {
