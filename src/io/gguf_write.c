@@ -66,10 +66,7 @@ static bool gguf_write_reserve(wn_gguf_values *v, size_t more) {
     v->status = wn_fail(v->ctx, WN_ERR_ARGUMENT, "the metadata of a GGUF file does not fit in memory");
     return false;
   }
-  if (need <= v->capacity) return true;
-  const size_t larger = need < 4096 ? 8192 : 2 * need;
-  v->status = WN_RESIZE(v->ctx, "GGUF metadata", &v->data, v->bytes, larger);
-  if (v->status == WN_OK) v->capacity = larger;
+  v->status = WN_GROW(v->ctx, "GGUF metadata", &v->data, v->bytes, more, &v->capacity);
   return v->status == WN_OK;
 }
 
@@ -93,12 +90,8 @@ static void gguf_write_begin(wn_gguf_values *v, const char *key, uint32_t type) 
     v->status = wn_fail(v->ctx, WN_ERR_ARGUMENT, "the key \"%.200s\" would be in a GGUF file twice", key);
     return;
   }
-  if (v->count == v->key_capacity) {
-    const size_t larger = v->key_capacity ? 2 * v->key_capacity : 64;
-    v->status = WN_RESIZE(v->ctx, "GGUF keys", &v->keys, v->count, larger);
-    if (v->status != WN_OK) return;
-    v->key_capacity = larger;
-  }
+  v->status = WN_GROW(v->ctx, "GGUF keys", &v->keys, v->count, 1, &v->key_capacity);
+  if (v->status != WN_OK) return;
   char *copy = wn_strdup(v->ctx, key);
   if (!copy) {
     v->status = WN_ERR_MEMORY;

@@ -31,26 +31,20 @@ void wn_drawing_clear(struct wn_drawing *d) {
   wn_free(d->cells);
   d->series = NULL;
   d->cells = NULL;
-  d->room = d->cell_count = d->cell_room = 0;
+  d->cell_count = 0;
+  d->room = d->cell_room = 0;
   d->figure.series = NULL;
   d->figure.series_count = 0;
   d->status = WN_OK;
 }
 
-static bool drawing_has_room(struct wn_drawing *d) {
-  if (d->figure.series_count < d->room) return true;
-  const int room = d->room ? 2 * d->room : 8;
-  d->status = WN_RESIZE(d->ctx, "a figure's lines", &d->series, d->room, room);
-  if (d->status != WN_OK) return false;
-  d->figure.series = d->series;
-  d->room = room;
-  return true;
-}
-
 double *wn_drawing_line(struct wn_drawing *d, int64_t count, int colour, int dash, const char *name) {
   size_t bytes;
   void *memory;
-  if (d->status != WN_OK || !drawing_has_room(d)) return NULL;
+  if (d->status == WN_OK)
+    d->status = WN_GROW(d->ctx, "a figure's lines", &d->series, d->figure.series_count, 1, &d->room);
+  if (d->status != WN_OK) return NULL;
+  d->figure.series = d->series;
   if (!wn_mul_size((size_t)count, 4 * sizeof(double), &bytes) || !wn_add_size(bytes, strlen(name) + 1, &bytes)) {
     d->status = wn_fail(d->ctx, WN_ERR_MEMORY, "a line of %lld points", (long long)count);
     return NULL;
@@ -97,11 +91,7 @@ void wn_drawing_layer_line(struct wn_drawing *d, int64_t layers, const double *f
 void wn_drawing_cell(struct wn_drawing *d, const char *format, ...) {
   char text[320];
   va_list arguments;
-  if (d->status == WN_OK && d->cell_count == d->cell_room) {
-    const int room = d->cell_room ? 2 * d->cell_room : 32;
-    d->status = WN_RESIZE(d->ctx, "a table's cells", &d->cells, d->cell_room, room);
-    if (d->status == WN_OK) d->cell_room = room;
-  }
+  if (d->status == WN_OK) d->status = WN_GROW(d->ctx, "a table's cells", &d->cells, d->cell_count, 1, &d->cell_room);
   if (d->status != WN_OK) return;
   va_start(arguments, format);
   wn_print_list(text, sizeof text, format, arguments);

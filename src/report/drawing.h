@@ -12,9 +12,9 @@ struct wn_drawing {
   char id[64], title[400], about[800];
   wn_figure_series *series; /* [room] */
   wn_figure_level levels[WN_DRAWING_LEVELS];
-  int room;
+  size_t room, cell_room;
   char **cells; /* [cell_room] of a table, row by row */
-  int cell_count, cell_room;
+  int cell_count;
   wn_status status; /* the first failure; wn_drawing_clear forgets it */
 };
 /* The id is "ID-NUMBER", or "ID" if number is below 0. The title is "TITLE: NAME", or "TITLE" if name is NULL. */

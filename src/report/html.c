@@ -160,11 +160,7 @@ wn_status wn_page_add_table(wn_page *page, const wn_figure *what, const char *co
 /* ---- tiles ---- */
 
 wn_status wn_page_tile(wn_page *page, size_t bytes, struct wn_page_tile **out, int *number) {
-  if (page->tile_count == page->tile_room) {
-    const int room = page->tile_room ? 2 * page->tile_room : 64;
-    WN_TRY(WN_RESIZE(page->ctx, "tiles", &page->tiles, page->tile_count, room));
-    page->tile_room = room;
-  }
+  WN_TRY(WN_GROW(page->ctx, "tiles", &page->tiles, page->tile_count, 1, &page->tile_room));
   struct wn_page_tile *tile = &page->tiles[page->tile_count];
   uint8_t *data;
   WN_TRY(WN_ALLOC(page->ctx, "tile", bytes, &data));

@@ -23,7 +23,8 @@ struct wn_page {
   int sections;
   json_t *figures, *texts, *means;
   struct wn_page_tile *tiles;
-  int tile_count, tile_room;
+  int tile_count;
+  size_t tile_room;
 };
 
 /* Adds heading, table and place of a figure; takes over json (NULL: out of memory). files: names the figure's files, or

@@ -26,7 +26,7 @@ static inline const struct wn_merge *find_merge(const struct wn_bpe *bpe, int32_
 }
 
 static wn_status symbols_room(struct wn_bpe_scratch *s, size_t count) {
-  return wn_text_grow(NULL, "tokenizer", &s->symbols, sizeof *s->symbols, 0, count, &s->symbol_room);
+  return WN_GROW(NULL, "tokenizer", &s->symbols, 0, count, &s->symbol_room);
 }
 
 /* The first symbols of a word: bytes, or characters, where one without a token becomes bytes or the unknown token. */

@@ -2,6 +2,7 @@
 #ifndef WN_TEXT_HEAP_H
 #define WN_TEXT_HEAP_H
 
+#include "base/alloc.h"
 #include "text/tokenizer.h"
 
 struct wn_candidate {
@@ -19,10 +20,8 @@ static inline bool wn_candidate_before(const struct wn_candidate *a, const struc
 
 static inline wn_status wn_heap_push(struct wn_heap *h, struct wn_candidate c) {
   size_t i = h->count;
-  if (i == h->room) {
-    const wn_status status = wn_text_grow(NULL, "tokenizer", &h->all, sizeof *h->all, i, 1, &h->room);
-    if (status != WN_OK) return status;
-  }
+  const wn_status status = i < h->room ? WN_OK : WN_GROW(NULL, "tokenizer", &h->all, i, 1, &h->room);
+  if (status != WN_OK) return status;
   h->count++;
   for (; i > 0 && wn_candidate_before(&c, &h->all[(i - 1) / 2]); i = (i - 1) / 2) h->all[i] = h->all[(i - 1) / 2];
   h->all[i] = c;

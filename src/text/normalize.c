@@ -13,7 +13,7 @@
 
 wn_status wn_bytes_add(wn_context *ctx, struct wn_bytes *b, const char *more, size_t n) {
   if (n == SIZE_MAX) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: text");
-  WN_TRY(wn_text_grow(ctx, "text", &b->data, 1, b->count, n + 1, &b->capacity));
+  WN_TRY(WN_GROW(ctx, "text", &b->data, b->count, n + 1, &b->capacity));
   if (n) memcpy(b->data + b->count, more, n);
   b->count += n;
   b->data[b->count] = 0;
