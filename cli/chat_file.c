@@ -112,10 +112,7 @@ static int file_read_message(const struct chat *c, const char *path, size_t at, 
     return cli_error("%s: message %zu: the role \"%s\" has no place here; expected a system message first, then user "
                      "and assistant in turn",
                      path, at, role);
-  struct chat_turn *wider = realloc(out->turns, (out->turn_count + 1) * sizeof *wider);
-  if (!wider) return cli_error("out of memory");
-  out->turns = wider;
-  out->turn_room = out->turn_count + 1;
+  if (CLI_GROW(&out->turns, out->turn_count, 1, &out->turn_room)) return 1;
   out->turns[out->turn_count] = (struct chat_turn){.message = strdup(text)};
   return out->turns[out->turn_count++].message ? 0 : cli_error("out of memory");
 }

@@ -48,13 +48,8 @@ static int turns_check_length(const struct chat *c, const char *message, size_t 
 int chat_add_turn(struct chat *c, const char *message) {
   struct chat_turn turn = {.message = strdup(message)};
   if (!turn.message) return cli_error("out of memory");
-  if (c->turn_count == c->turn_room) {
-    const size_t room = 2 * c->turn_room + 8;
-    struct chat_turn *wider = realloc(c->turns, room * sizeof *wider);
-    if (wider) c->turns = wider, c->turn_room = room;
-  }
-  int code = c->turn_count == c->turn_room ? cli_error("out of memory")
-                                           : turns_encode(c, message, c->turn_count == c->first, &turn.prompt);
+  int code = CLI_GROW(&c->turns, c->turn_count, 1, &c->turn_room);
+  if (!code) code = turns_encode(c, message, c->turn_count == c->first, &turn.prompt);
   if (!code) code = turns_check_length(c, message, turn.prompt.count);
   if (!code) code = cli_ids_add(&c->ids, turn.prompt.data, turn.prompt.count);
   if (code)

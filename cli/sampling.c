@@ -66,13 +66,7 @@ void cli_sampling_clear(struct cli_sampling *s) {
 }
 
 int cli_ids_add(struct cli_ids *ids, const int32_t *more, size_t count) {
-  if (ids->count + count > ids->room) {
-    const size_t room = 2 * (ids->count + count);
-    int32_t *wider = realloc(ids->data, room * sizeof *wider);
-    if (!wider) return cli_error("out of memory");
-    ids->data = wider;
-    ids->room = room;
-  }
+  if (CLI_GROW(&ids->data, ids->count, count, &ids->room)) return 1;
   if (count) memcpy(ids->data + ids->count, more, count * sizeof *ids->data);
   ids->count += count;
   return 0;
