@@ -72,12 +72,7 @@ wn_status wn_schema_add(struct wn_schema_builder *b, struct wn_schema_table *t, 
   *at = t->count;
   if (more > t->most - t->count)
     return wn_fail(b->ctx, WN_ERR_UNSUPPORTED, "the schema is too large: more than %u %s", t->most, t->what);
-  if (t->count + more > t->capacity) {
-    uint32_t room = t->capacity ? 2 * t->capacity : 64;
-    if (room < t->count + more) room = t->count + more;
-    WN_TRY(wn_resize(b->ctx, "a schema", &t->data, t->element, t->count, room));
-    t->capacity = room;
-  }
+  WN_TRY(wn_grow(b->ctx, "a schema", &t->data, t->element, t->count, more, &t->capacity));
   t->count += more;
   return WN_OK;
 }
