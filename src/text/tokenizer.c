@@ -496,3 +496,10 @@ wn_status wn_text_stream_push(wn_context *ctx, wn_text_stream *s, int32_t id, co
   *bytes = s->out.count;
   return WN_OK;
 }
+
+bool wn_tokenizer_is_end(const wn_tokenizer *tok, int32_t id) {
+  WN_CHECK_OR(false, WN_HANDLE(tok, TOKENIZER));
+  for (int i = 0; i < tok->end_count; i++)
+    if (tok->ends[i] == id) return true;
+  return false;
+}

@@ -421,12 +421,6 @@ bool wn_tokenizer_is_control(const wn_tokenizer *tok, int32_t id) {
   return (tok->bpe || tok->spm) && id < v->size && v->tokens[id].kind == WN_TOKEN_SPECIAL;
 }
 
-bool wn_tokenizer_is_end(const wn_tokenizer *tok, int32_t id) {
-  WN_CHECK_OR(false, WN_HANDLE(tok, TOKENIZER));
-  for (int i = 0; i < tok->end_count; i++)
-    if (tok->ends[i] == id) return true;
-  return false;
-}
 const char *wn_tokenizer_kind(const wn_tokenizer *tok) {
   WN_CHECK_OR(NULL, WN_HANDLE(tok, TOKENIZER));
   return tok->bpe ? "bpe" : tok->spm ? "sentencepiece" : "bytes";
