@@ -167,9 +167,9 @@ static void meaning_fill_cell(wn_meaning_cell *cell, const uint64_t *histogram, 
 static wn_status meaning_summarize(struct watch *w) {
   wn_meaning_report *r = w->r;
   const int64_t L = r->layers, H = r->heads, n = r->tau_count, bins = w->bins;
-  void *memory;
-  WN_TRY(wn_alloc(w->ctx, "histograms", 3 * (size_t)bins * sizeof(uint64_t), &memory));
-  uint64_t *head = memory, *layer = head + bins, *all = layer + bins; /* joined counts may exceed 2^32 */
+  uint64_t *head;
+  WN_TRY(WN_ALLOC(w->ctx, "histograms", 3 * bins, &head));
+  uint64_t *layer = head + bins, *all = layer + bins; /* joined counts may exceed 2^32 */
   for (int length = 0; length < r->length_count; length++) {
     const double rows = (double)r->rows[length];
     if (rows > 0) r->context[length] /= rows, r->content[length] /= rows;
@@ -195,7 +195,7 @@ static wn_status meaning_summarize(struct watch *w) {
       meaning_fill_cell(&r->all[length * n + i], all, bins, total, rows * (double)(L * H));
     }
   }
-  wn_free(memory);
+  wn_free(head);
   return WN_OK;
 }
 

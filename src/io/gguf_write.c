@@ -268,16 +268,15 @@ static int by_name(const void *a, const void *b) {
 }
 
 static wn_status gguf_write_check_names(wn_context *ctx, const char *path, const wn_gguf_tensor *tensors, int count) {
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "names of tensors", (size_t)count * sizeof(char *) + 1, &memory));
-  const char **names = memory;
+  const char **names;
+  WN_TRY(WN_ALLOC(ctx, "names of tensors", count + 1, &names));
   wn_status status = WN_OK;
   for (int i = 0; i < count; i++) names[i] = tensors[i].name;
   qsort(names, (size_t)count, sizeof *names, by_name);
   for (int i = 1; i < count && status == WN_OK; i++)
     if (!strcmp(names[i - 1], names[i]))
       status = wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: tensor \"%.200s\" is there twice", path, names[i]);
-  wn_free(memory);
+  wn_free(names);
   return status;
 }
 

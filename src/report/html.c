@@ -183,20 +183,16 @@ static void page_differences(uint8_t *data, int64_t T) {
 static wn_status page_add_tiles(wn_page *page, int levels, struct wn_text *out) {
   for (int n = 0; n < page->tile_count; n++) {
     const struct wn_page_tile *tile = &page->tiles[n];
-    const uint8_t *data = tile->data;
-    void *memory = NULL;
-    wn_status status = WN_OK;
+    uint8_t *q = NULL;
     if (tile->text) {
-      WN_TRY(wn_alloc(page->ctx, "tile", tile->bytes, &memory));
-      uint8_t *q = memory;
+      WN_TRY(WN_ALLOC(page->ctx, "tile", tile->bytes, &q));
       for (size_t i = 0; i < tile->bytes; i++) q[i] = (uint8_t)((tile->data[i] * (unsigned)levels + 127) / 255);
       if (tile->grows) page_differences(q, tile->T);
-      data = q;
     }
     wn_text_add(out, "<script type=\"text/plain\" id=\"tile-%d\">", n);
-    status = wn_blob_add(page->ctx, out, data, tile->bytes);
+    const wn_status status = wn_blob_add(page->ctx, out, q ? q : tile->data, tile->bytes);
     wn_text_add(out, "</script>\n");
-    wn_free(memory);
+    wn_free(q);
     WN_TRY(status);
   }
   return out->failed ? wn_page_no_memory(page) : WN_OK;

@@ -15,7 +15,6 @@
 #define TABLE(b, name, type) ((type *)(b)->name.data)
 
 wn_status wn_schema_begin(struct wn_schema_builder *b) {
-  void *memory;
 #define SCHEMA_TABLE(name, type, limit)                                                                                \
   b->name = (struct wn_schema_table){.what = #name, .element = sizeof(type), .most = (limit)}
   SCHEMA_TABLE(shapes, struct wn_shape, WN_SCHEMA_VALUES);
@@ -29,8 +28,7 @@ wn_status wn_schema_begin(struct wn_schema_builder *b) {
 #undef SCHEMA_TABLE
   b->regulars = (struct wn_schema_table){
       .what = "regular expressions", .element = sizeof(struct wn_regular *), .most = WN_SCHEMA_VALUES};
-  WN_TRY(wn_alloc(b->ctx, "a schema", sizeof *b->out, &memory));
-  b->out = memory;
+  WN_TRY(WN_ALLOC(b->ctx, "a schema", 1, &b->out));
   b->out->users = 1;
   b->steps = REGULAR_STEPS;
   b->made = json_array();

@@ -152,12 +152,11 @@ static wn_status spm_json_bpe(struct spm_writer *w, json_t **out) {
   const wn_tokenizer *tok = w->tok;
   const size_t count = spm_json_cuts(w, NULL);
   const int32_t unknown = wn_spm_unknown(tok->spm);
-  void *memory;
+  struct spm_cut *cuts;
   if (w->tok->pieces->unused) return spm_json_cannot(w->ctx, "has pieces that are cut again after they were joined");
   WN_TRY(spm_json_check_symbols(w->ctx, tok));
-  WN_TRY(wn_alloc(w->ctx, "merges", (count + 1) * sizeof(struct spm_cut), &memory));
+  WN_TRY(WN_ALLOC(w->ctx, "merges", count + 1, &cuts));
   json_t *vocab = json_object(), *merges = json_array();
-  struct spm_cut *cuts = memory;
   spm_json_cuts(w, cuts);
   if (count) qsort(cuts, count, sizeof *cuts, spm_json_better);
   for (size_t i = 0; i < count; i++) {
@@ -167,7 +166,7 @@ static wn_status spm_json_bpe(struct spm_writer *w, json_t **out) {
     wn_json_list_add(&merges, json_pack("[o, o]", spm_json_text(text, cuts[i].at),
                                         spm_json_text(text + cuts[i].at, bytes - cuts[i].at)));
   }
-  wn_free(memory);
+  wn_free(cuts);
   bool twice = false;
   for (int32_t id = 0; id < tok->vocab_size && vocab; id++) {
     json_t *text = spm_json_piece(tok, id);
