@@ -92,10 +92,8 @@ static wn_status take_name(struct cursor *c, const char *what, char **out) {
     return wn_fail(c->ctx, WN_ERR_FORMAT,
                    "%s: %s before byte %zu has %llu bytes or a NUL; 1 to %zu without are expected", c->file, what,
                    (size_t)(c->at - c->begin), (unsigned long long)bytes, WN_LIMIT_TENSOR_NAME);
-  void *copy;
-  WN_TRY(wn_alloc(c->ctx, what, (size_t)bytes + 1, &copy));
-  memcpy(copy, text, (size_t)bytes);
-  *out = copy;
+  WN_TRY(WN_ALLOC(c->ctx, what, bytes + 1, out));
+  memcpy(*out, text, (size_t)bytes);
   return WN_OK;
 }
 
@@ -274,8 +272,8 @@ static wn_status read_file(wn_context *ctx, struct wn_gguf *f, const uint8_t *da
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: %llu tensors and %llu keys; at most %zu and %zu are read", f->name,
                    (unsigned long long)tensors, (unsigned long long)values, WN_LIMIT_GGUF_TENSORS, WN_LIMIT_GGUF_KEYS);
   WN_TRY(read_values(&c, f, values));
-  void *offsets;
-  WN_TRY(wn_alloc(ctx, "GGUF offsets", (size_t)tensors * sizeof(uint64_t), &offsets));
+  uint64_t *offsets;
+  WN_TRY(WN_ALLOC(ctx, "GGUF offsets", tensors, &offsets));
   const wn_status status = read_tensors(&c, f, tensors, offsets);
   wn_free(offsets);
   return status;
@@ -358,12 +356,11 @@ static wn_status gguf_find_sums(wn_context *ctx, const struct wn_gguf *f, const 
 
 /* Checks each tensor with the padding after it. */
 static wn_status gguf_check_data(wn_context *ctx, const struct wn_gguf *f, const uint64_t *sums) {
-  void *p, *order = NULL;
-  WN_TRY(wn_alloc(ctx, "parts of a file", (size_t)f->tensor_count * sizeof(struct wn_checksum_part), &p));
-  wn_status status = wn_alloc(ctx, "order of tensors", (size_t)f->tensor_count * sizeof *f->by_name, &order);
+  struct wn_checksum_part *parts;
+  const wn_gguf_tensor **places;
+  WN_TRY(WN_ALLOC(ctx, "parts of a file", f->tensor_count, &parts));
+  wn_status status = WN_ALLOC(ctx, "order of tensors", f->tensor_count, &places);
   if (status == WN_OK && f->tensor_count > 0) {
-    const wn_gguf_tensor **places = order;
-    struct wn_checksum_part *parts = p;
     for (int i = 0; i < f->tensor_count; i++) places[i] = &f->tensors[i];
     qsort(places, (size_t)f->tensor_count, sizeof *places, gguf_compare_places);
     for (int i = 0; i < f->tensor_count; i++) {
@@ -373,8 +370,8 @@ static wn_status gguf_check_data(wn_context *ctx, const struct wn_gguf *f, const
     }
     status = wn_checksum_compare(ctx, f->name, parts, f->tensor_count);
   }
-  wn_free(p);
-  wn_free(order);
+  wn_free(parts);
+  wn_free(places);
   return status;
 }
 

@@ -303,11 +303,8 @@ static wn_status load_file(wn_context *ctx, const char *path, wn_tokenizer *tok,
 }
 
 static wn_status create(wn_context *ctx, wn_tokenizer **out) {
-  void *p;
-  *out = NULL;
-  WN_TRY(wn_alloc(ctx, "tokenizer", sizeof(wn_tokenizer), &p));
-  *out = p;
-  wn_handle_mark(p, WN_HANDLE_TOKENIZER);
+  WN_TRY(WN_ALLOC(ctx, "tokenizer", 1, out));
+  wn_handle_mark(*out, WN_HANDLE_TOKENIZER);
   (*out)->vocab_size = 256;
   (*out)->bos = (*out)->eos = (*out)->known_bos = -1;
   pthread_mutex_init(&(*out)->tree_lock, NULL);

@@ -92,11 +92,9 @@ static wn_status texts_cut(struct wn_report *r, const struct wn_report_input *in
   for (int64_t i = 0; status == WN_OK && i < t->T; i++) {
     const char *s = "";
     size_t n = 0;
-    void *piece = NULL;
     status = wn_text_stream_push(r->ctx, stream, t->ids[i], &s, &n);
-    if (status == WN_OK) status = wn_alloc(r->ctx, "a token's text", n + 1, &piece);
-    if (status == WN_OK && n > 0) memcpy(piece, s, n);
-    t->pieces[i] = piece;
+    if (status == WN_OK) status = WN_ALLOC(r->ctx, "a token's text", n + 1, &t->pieces[i]);
+    if (status == WN_OK && n > 0) memcpy(t->pieces[i], s, n);
   }
   wn_text_stream_destroy(stream);
   return status;
