@@ -17,8 +17,13 @@ static inline int64_t keyed_heads(const wn_attention_config *c, const struct wn_
   (void)c;
   return d->Hkv;
 }
+static inline void keyed_layout(const struct wn_score_kind *kind, const struct wn_attention_dims *d,
+                                struct wn_attention *out) {
+  for (int64_t i = 0; i < out->maps; i++)
+    if (out->map[i].kind == kind) out->map[i].s_key = (struct wn_stride){.b = d->T * d->Hkv, .t = d->Hkv, .h = 1};
+}
 
-/* An entry's array NAME and the input that computes it. bias: the value that the gate's bias starts with;
+/* An entry's array NAME, the input that computes it, and its layout. bias: the value that the gate's bias starts with;
  * when a model is adapted it is 20, and sigmoid(20) = 1 - 2e-9. */
 #define WN_KEYED_INPUT(NAME, KIND, TRANSFORM, BIAS)                                                                    \
   static const struct wn_mechanism_array NAME##_arrays[] = {{.name = #NAME,                                            \
@@ -34,11 +39,15 @@ static inline int64_t keyed_heads(const wn_attention_config *c, const struct wn_
                                                              .of_keys = true,                                          \
                                                              .transform = (TRANSFORM),                                 \
                                                              .bias_init = (BIAS),                                      \
-                                                             .bias_neutral = 20}};
+                                                             .bias_neutral = 20}};                                     \
+  static void NAME##_layout(const struct wn_attention_dims *d, struct wn_attention *out) {                             \
+    keyed_layout(&(KIND), d, out);                                                                                     \
+  }
 #define WN_KEYED_ENTRY(NAME, KIND)                                                                                     \
   .score = &(KIND), .terms = WN_TERM_KEYED, WN_MECHANISM_TABLE(field, NAME##_fields),                                  \
   .settings = sizeof(struct NAME##_settings), .is_enabled = NAME##_is_enabled, .fill = NAME##_fill,                    \
-  WN_MECHANISM_TABLE(array, NAME##_arrays), WN_MECHANISM_TABLE(input, NAME##_inputs), .cases = NAME##_cases
+  WN_MECHANISM_TABLE(array, NAME##_arrays), WN_MECHANISM_TABLE(input, NAME##_inputs), .layout = NAME##_layout,         \
+  .cases = NAME##_cases
 enum { KEYED_TRAITS = WN_TRAIT_HALF | WN_TRAIT_BACKWARD };
 
 #endif

@@ -119,7 +119,7 @@ struct wn_mechanism {
   const struct wn_mechanism_input *inputs; /* one for each array of role INPUT */
   int input_count;
   void (*layout)(const struct wn_attention_dims *dims,
-                 struct wn_attention *out); /* sets the strides of contiguous arrays, a map's aside */
+                 struct wn_attention *out); /* sets the strides of contiguous arrays */
   const char *const *cases;                 /* JSON of "attention" objects that exercise it, NULL-terminated */
   /* A key and its value with which the mechanism starts without effect in a model that is adapted. Value NULL: the
    * model's context. Key NULL: none is needed, or there is no such start. */

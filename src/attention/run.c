@@ -122,8 +122,6 @@ static void fill_operation(const wn_context *ctx, const wn_attention_config *con
       const struct wn_mechanism_array *row = &m->arrays[k];
       if (row->present && !row->present(config)) continue;
       wn_mechanism_bind(row, array_at(a, row->array), array_at(a, row->array_gradient), op);
-      if (row->map && row->role == WN_ARRAY_INPUT)
-        *wn_mechanism_strides(NULL, row, op) = (struct wn_stride){.b = a->T * a->Hkv, .t = a->Hkv, .h = 1};
     }
   }
 }
