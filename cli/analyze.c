@@ -38,7 +38,7 @@ static int analysis_inputs(const struct analysis *a, wn_recipe *recipe) {
     if (code) return code;
   }
   recipe->data.kind = WN_DATA_SPAN_CORRUPTION;
-  recipe->data.input_length = a->context ? a->context : wn_model_config_get(a->model)->encoder.context;
+  recipe->data.input_length = a->eval.context ? a->eval.context : wn_model_config_get(a->model)->encoder.context;
   return 0;
 }
 
@@ -52,15 +52,15 @@ static int analysis_open_data(struct analysis *a) {
     if (bad) return bad;
   } else {
     recipe.data.kind = WN_DATA_TOKENS;
-    recipe.data.stream = a->recurrence ? a->recurrence > 0 : config->recurrence > 0;
+    recipe.data.stream = a->eval.recurrence ? a->eval.recurrence > 0 : config->recurrence > 0;
   }
   if (strlen(a->data) >= sizeof recipe.data.val) return cli_error("%s: the path is too long", a->data);
   snprintf(recipe.data.val, sizeof recipe.data.val, "%s", a->data);
   const int code = cli_rows_apply(a->ctx, a->command, &a->rows, a->tokenizer, a->model_dir, &recipe.data);
   if (code) return code;
-  const wn_status status =
-      wn_data_source_create(a->ctx, &recipe.data, "val", a->context && !a->encoder ? a->context : config->context,
-                            (int32_t)config->vocab_size, &a->source);
+  const wn_status status = wn_data_source_create(a->ctx, &recipe.data, "val",
+                                                 a->eval.context && !a->encoder ? a->eval.context : config->context,
+                                                 (int32_t)config->vocab_size, &a->source);
   if (status != WN_OK) return cli_fail(a->ctx, status);
   cli_tokens_check(a->ctx, a->data, a->model_dir, a->model);
   return 0;
@@ -84,13 +84,8 @@ int analysis_open(struct analysis *a, const struct cli_spec *spec, int argc, cha
   if (code) return code;
   wn_status status = cli_model_load(a->ctx, a->model_dir, a->check, NULL, NULL, &a->model);
   if (status != WN_OK) return cli_fail(a->ctx, status);
-  a->eval = (wn_eval_options){.size = sizeof(wn_eval_options),
-                              .batch = a->batch,
-                              .context = a->context,
-                              .recurrence = a->recurrence,
-                              .max_batches = a->max_batches,
-                              .progress = cli_progress_on,
-                              .user = &a->bar};
+  a->eval.progress = cli_progress_on;
+  a->eval.user = &a->bar;
   if (a->text) {
     status = analysis_tokenizer(a);
     if (status != WN_OK) return cli_fail(a->ctx, status);

@@ -15,10 +15,8 @@ struct analysis {
   struct cli_common common;
   const char *command; /* "winnow analyze spans" */
   const char *model_dir, *check, *text, *data, *tokenizer, *csv, *out;
-  int64_t batch, context, recurrence;
   bool encoder; /* --data gives inputs of the model's encoder */
   struct cli_rows rows;
-  uint64_t max_batches;
   wn_context *ctx;
   wn_model *model;
   wn_tokenizer *tok;
@@ -33,7 +31,7 @@ struct analysis {
 #define ANALYSIS_DATA_OPTIONS(T, m)                                                                                    \
   CLI_OPTION(T, m.data, "data", "FILE", "a token file (.bin) to analyze on"),                                          \
       CLI_OPTION(T, m.tokenizer, "tokenizer", "SPEC", CLI_TOKENIZER_HELP "; else the model's own"),                    \
-      CLI_OPTION(T, m.context, "context", "N", "tokens per sequence; 0: the model's context", .min = 0,                \
+      CLI_OPTION(T, m.eval.context, "context", "N", "tokens per sequence; 0: the model's context", .min = 0,           \
                  .max = 1 << 24),                                                                                      \
       CLI_ROWS_OPTIONS(T, m.rows)
 #define ANALYSIS_RESULT_OPTIONS(T, m)                                                                                  \
@@ -43,16 +41,17 @@ struct analysis {
 #define ANALYSIS_OPTIONS(T, m)                                                                                         \
   ANALYSIS_MODEL_OPTIONS(T, m), CLI_OPTION(T, m.text, "text", "FILE", "a text to analyze on; - is standard input"),    \
       ANALYSIS_DATA_OPTIONS(T, m),                                                                                     \
-      CLI_OPTION(T, m.batch, "batch", "N", "sequences at a time; 0: of 8192 tokens in all, at most 8", .min = 0,       \
+      CLI_OPTION(T, m.eval.batch, "batch", "N", "sequences at a time; 0: of 8192 tokens in all, at most 8", .min = 0,  \
                  .max = 1 << 20),                                                                                      \
-      CLI_OPTION(T, m.recurrence, "memory", "N",                                                                       \
+      CLI_OPTION(T, m.eval.recurrence, "memory", "N",                                                                  \
                  "segment recurrence: tokens of earlier blocks; 0: the model's; -1: none", .min = -1, .max = 1 << 24), \
-      CLI_OPTION(T, m.max_batches, "max-batches", "N", "the most batches to run, with rows spread evenly; 0: all"),    \
+      CLI_OPTION(T, m.eval.max_batches, "max-batches", "N",                                                            \
+                 "the most batches to run, with rows spread evenly; 0: all"),                                          \
       ANALYSIS_RESULT_OPTIONS(T, m)
 /* NOLINTEND(bugprone-macro-parentheses) */
 
 #define ANALYSIS_DEFAULTS                                                                                              \
-  { .common = CLI_COMMON_DEFAULTS, .rows = CLI_ROWS_DEFAULTS }
+  { .common = CLI_COMMON_DEFAULTS, .rows = CLI_ROWS_DEFAULTS, .eval.size = sizeof(wn_eval_options) }
 
 /* Reads the options into `into`, the struct of spec's rows, which contains *a; opens the checkpoint, and the text or
  * token file if one is given. 0, or the exit code. To be closed by analysis_close. */

@@ -31,7 +31,8 @@ static const struct cli_spec fits_spec = {
 
 struct fits_points {
   double *x, *y;
-  int64_t count, room;
+  int64_t count;
+  size_t room[2];
 };
 
 /* Number of the column, from 0; -1: the head lacks it. */
@@ -69,14 +70,7 @@ static int fits_read(const struct fits *f, const char *path, const char *text, s
     if (!fits_number(at, x, &X) || !fits_number(at, y, &Y) || X < 0)
       return cli_error("%s:%" PRId64 ": expected numbers in the columns \"%s\" and \"%s\"", path, line, f->x, f->y);
     if (X < f->from) continue;
-    if (p->count == p->room) {
-      p->room = 2 * p->room + 1024;
-      double *more_x = realloc(p->x, (size_t)p->room * sizeof *p->x);
-      if (more_x) p->x = more_x;
-      double *more_y = more_x ? realloc(p->y, (size_t)p->room * sizeof *p->y) : NULL;
-      if (!more_y) return cli_error("out of memory");
-      p->y = more_y;
-    }
+    if (CLI_GROW(&p->x, p->count, 1, &p->room[0]) || CLI_GROW(&p->y, p->count, 1, &p->room[1])) return 1;
     p->x[p->count] = X, p->y[p->count++] = Y;
   }
   if (p->count < 3) return cli_error("%s: %" PRId64 " rows, a curve needs at least 3", path, p->count);

@@ -164,7 +164,7 @@ static int selection_measure(struct selection *s) {
   struct analysis *a = &s->analysis;
   wn_model *other = NULL;
   const wn_model_config *c = wn_model_config_get(a->model);
-  const int64_t T = a->context ? a->context : a->encoder ? c->encoder.context : c->context;
+  const int64_t T = a->eval.context ? a->eval.context : a->encoder ? c->encoder.context : c->context;
   const wn_selection_mean_options options = {.size = sizeof options,
                                              .T = T,
                                              .sequences = s->sequences,

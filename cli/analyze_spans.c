@@ -151,7 +151,7 @@ static const struct cli_spec spans_spec = {
 static int spans_by_token(struct analysis *a) {
   const wn_analysis_input from = analysis_input(a);
   wn_span_tokens *tokens = NULL;
-  if (a->batch > 0)
+  if (a->eval.batch > 0)
     return cli_usage_error(a->command, "--tokens reads one sequence at a time: it goes without --batch");
   int code = analysis_needs_text(a);
   if (code) return code;

@@ -18,7 +18,8 @@ struct result {
 struct tasks {
   wn_sweep_task *items;
   int32_t **ids; /* [3 count] */
-  int64_t count, room;
+  int64_t count;
+  size_t room[2];
 };
 
 static void sweep_tasks_clear(struct tasks *t) {
@@ -59,15 +60,7 @@ static int sweep_add_task(struct analysis *a, const char *path, int64_t line, co
     return cli_error("%s:%" PRId64
                      ": expected strings \"prompt\" (with {content} in it, once), \"content\" and \"answer\"",
                      path, line);
-  if (t->count == t->room) {
-    const int64_t room = 2 * t->room + 64;
-    wn_sweep_task *items = realloc(t->items, (size_t)room * sizeof *items);
-    if (items) t->items = items;
-    int32_t **ids = realloc(t->ids, (size_t)(3 * room) * sizeof *ids);
-    if (ids) t->ids = ids;
-    if (!items || !ids) return cli_error("out of memory");
-    t->room = room;
-  }
+  if (CLI_GROW(&t->items, t->count, 1, &t->room[0]) || CLI_GROW(&t->ids, 3 * t->count, 3, &t->room[1])) return 1;
   wn_sweep_task *one = &t->items[t->count];
   int32_t **ids = t->ids + 3 * t->count++;
   ids[0] = ids[1] = ids[2] = NULL;

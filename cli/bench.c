@@ -88,10 +88,12 @@ void bench_random_tokens(int32_t *out, size_t n, int64_t V, uint64_t *seed) {
   for (size_t i = 0; i < n; i++) out[i] = (int32_t)(bench_random(seed) % (uint64_t)V);
 }
 
-void bench_memory_json(wn_context *ctx, json_t *to) {
+int bench_print_json(wn_context *ctx, json_t *j) {
   unsigned long long live, peak;
   if (wn_context_memory(ctx, &live, &peak) == WN_OK)
-    json_object_set_new(to, "backend_peak_bytes", json_integer((json_int_t)peak));
+    json_object_set_new(j, "backend_peak_bytes", json_integer((json_int_t)peak));
+  json_object_set_new(j, "peak_resident_bytes", json_integer((json_int_t)cli_peak_resident()));
+  return cli_print_json(j);
 }
 
 json_t *bench_model_json(wn_context *ctx, const wn_model *model) {

@@ -35,8 +35,8 @@ json_t *bench_samples_json(const struct samples *s);
 void bench_print_samples(const char *what, const struct samples *s, const char *rate);
 /* The header of every result: machine, build, command line. */
 json_t *bench_header(const struct bench *b, const char *what);
-/* Adds "backend_peak_bytes": the peak of the backend's arrays. */
-void bench_memory_json(wn_context *ctx, json_t *to);
+/* Adds the peaks of the memory of the backend and of the process, and prints it. Takes over j. */
+int bench_print_json(wn_context *ctx, json_t *j);
 json_t *bench_model_json(wn_context *ctx, const wn_model *model);
 /* n standard normal floats, malloc'd. */
 float *bench_random_floats(size_t n, uint64_t seed);

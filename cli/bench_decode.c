@@ -155,9 +155,7 @@ static int bench_decode_json(const struct bench_decode *d) {
     json_object_set_new(j, "budget_tokens", json_integer(wn_budgets_total(&d->held)));
   }
   json_object_set_new(j, "results", json_incref(d->results));
-  bench_memory_json(d->bench.ctx, j);
-  json_object_set_new(j, "peak_resident_bytes", json_integer((json_int_t)cli_peak_resident()));
-  return cli_print_json(j);
+  return bench_print_json(d->bench.ctx, j);
 }
 
 static int bench_decode_run(struct bench_decode *d) {

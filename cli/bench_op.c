@@ -117,9 +117,7 @@ static int bench_op_json(const struct bench_op *o, double forward, double backwa
     json_object_set_new(j, "backward_gflops", json_real(backward));
   }
   json_object_set_new(j, "scratch_bytes", json_integer((json_int_t)o->memory.peak_bytes));
-  bench_memory_json(o->bench.ctx, j);
-  json_object_set_new(j, "peak_resident_bytes", json_integer((json_int_t)cli_peak_resident()));
-  return cli_print_json(j);
+  return bench_print_json(o->bench.ctx, j);
 }
 
 static int bench_op_report(const struct bench_op *o) {

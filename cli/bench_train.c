@@ -76,9 +76,7 @@ static int bench_train_report(const struct bench_train *t) {
     json_object_set_new(j, "workspace_bytes", json_integer((json_int_t)t->progress.workspace_bytes));
     json_object_set_new(j, "memory_bytes", json_integer((json_int_t)t->progress.recurrence_bytes));
     json_object_set_new(j, "peak_bytes", json_integer((json_int_t)t->memory.peak_bytes));
-    bench_memory_json(t->bench.ctx, j);
-    json_object_set_new(j, "peak_resident_bytes", json_integer((json_int_t)cli_peak_resident()));
-    return cli_print_json(j);
+    return bench_print_json(t->bench.ctx, j);
   }
   char text[64];
   printf("train, %s parameters, %zu tokens per step, %d threads, %s\n", cli_count(parameters), t->n,

@@ -27,15 +27,10 @@ struct chat_request {
   bool show_context, no_history;
 };
 
-struct chat_ids {
-  int32_t *data; /* [count] */
-  size_t count, room;
-};
-
 struct chat_turn {
   char *message;
-  struct chat_ids prompt; /* the tokens before the answer, from the end of the last answer on */
-  struct chat_ids answer;
+  struct cli_ids prompt; /* the tokens before the answer, from the end of the last answer on */
+  struct cli_ids answer;
   char *text; /* text of the answer */
   bool pinned;
 };
@@ -54,7 +49,7 @@ struct chat {
   bool endless;     /* every layer evicts and uses cache positions, so the text may grow without limit */
   struct chat_turn *turns;
   size_t turn_count, turn_room, first; /* turns before `first` are forgotten */
-  struct chat_ids ids;                 /* tokens of turns first.. */
+  struct cli_ids ids;                  /* tokens of turns first.. */
   bool terminal;
   uint64_t drawn; /* sampling steps since the conversation began */
   int64_t answers, tokens, fed;
@@ -65,7 +60,6 @@ struct chat {
 
 /* --- the conversation (chat_turns.c); 0, or 1 after reporting --- */
 
-int chat_ids_add(struct chat_ids *ids, const int32_t *more, size_t count);
 /* Appends a turn without an answer. */
 int chat_add_turn(struct chat *c, const char *message);
 /* Makes the session capacity for `more` tokens, if need be by forgetting the oldest turns, never the last one. */

@@ -65,8 +65,7 @@ static wn_status answer_draw(struct chat *c, int64_t most, struct drawing *a, wn
   c->fed += result->prompt_tokens;
   c->feed_seconds += result->prompt_seconds;
   c->draw_seconds += result->token_seconds;
-  if (chat_ids_add(&c->ids, drawn, (size_t)result->tokens) ||
-      chat_ids_add(&turn->answer, drawn, (size_t)result->tokens))
+  if (cli_ids_add(&c->ids, drawn, (size_t)result->tokens) || cli_ids_add(&turn->answer, drawn, (size_t)result->tokens))
     status = WN_ERR_MEMORY;
   free(drawn);
   return status == WN_OK && ferror(stdout) ? WN_ERR_IO : status;
@@ -105,7 +104,7 @@ static int answer_cut(struct chat *c) {
   while (same < n && same < turn->answer.count && ids[same] == turn->answer.data[same]) same++;
   c->ids.count = begin + same;
   turn->answer.count = same;
-  const int code = chat_ids_add(&c->ids, ids + same, n - same) || chat_ids_add(&turn->answer, ids + same, n - same);
+  const int code = cli_ids_add(&c->ids, ids + same, n - same) || cli_ids_add(&turn->answer, ids + same, n - same);
   wn_tokens_free(ids);
   if (wn_session_position(c->session) > (int64_t)(begin + same)) answer_rewind(c);
   return code;

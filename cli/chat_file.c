@@ -62,7 +62,7 @@ int chat_save(struct chat *c, const char *path) {
 /* --- loading --- */
 
 /* Reads the file's tokens, if they decode to the text with this vocabulary. */
-static int file_read_ids(const struct chat *c, const json_t *list, const char *text, struct chat_ids *out) {
+static int file_read_ids(const struct chat *c, const json_t *list, const char *text, struct cli_ids *out) {
   const int32_t V = wn_tokenizer_vocab_size(c->in.tok);
   char *decoded = NULL;
   size_t bytes = 0;
@@ -73,7 +73,7 @@ static int file_read_ids(const struct chat *c, const json_t *list, const char *t
       out->count = 0;
       return 0;
     }
-    if (chat_ids_add(out, &(int32_t){(int32_t)n}, 1)) return 1;
+    if (cli_ids_add(out, &(int32_t){(int32_t)n}, 1)) return 1;
   }
   const wn_status status = wn_tokenizer_decode(c->ctx, c->in.tok, out->data, out->count, &decoded, &bytes);
   if (status != WN_OK || strlen(text) != bytes || memcmp(text, decoded, bytes) != 0) out->count = 0;
@@ -91,7 +91,7 @@ static int file_read_answer(const struct chat *c, const char *path, size_t at, c
   if (turn->answer.count || !*text) return 0;
   if (wn_tokenizer_encode(c->ctx, c->in.tok, text, strlen(text), false, false, &ids, &n) != WN_OK)
     return cli_error("%s: message %zu: %s", path, at, wn_context_error(c->ctx));
-  const int code = chat_ids_add(&turn->answer, ids, n);
+  const int code = cli_ids_add(&turn->answer, ids, n);
   wn_tokens_free(ids);
   return code;
 }
@@ -112,10 +112,7 @@ static int file_read_message(const struct chat *c, const char *path, size_t at, 
     return cli_error("%s: message %zu: the role \"%s\" has no place here; expected a system message first, then user "
                      "and assistant in turn",
                      path, at, role);
-  struct chat_turn *wider = realloc(out->turns, (out->turn_count + 1) * sizeof *wider);
-  if (!wider) return cli_error("out of memory");
-  out->turns = wider;
-  out->turn_room = out->turn_count + 1;
+  if (CLI_GROW(&out->turns, out->turn_count, 1, &out->turn_room)) return 1;
   out->turns[out->turn_count] = (struct chat_turn){.message = strdup(text)};
   return out->turns[out->turn_count++].message ? 0 : cli_error("out of memory");
 }

@@ -92,7 +92,7 @@ enum { NOT_READ = -1 };
 typedef int (*show_token)(void *user, const char *text, size_t bytes, int32_t layers);
 
 /* Shows the tokens of `ids`; layers [seen] says how many layers hold each of the first `seen`. */
-static int show_tokens(const struct chat *c, const struct chat_ids *ids, const int32_t *layers, size_t seen,
+static int show_tokens(const struct chat *c, const struct cli_ids *ids, const int32_t *layers, size_t seen,
                        show_token show, void *user) {
   wn_text_stream *stream = NULL;
   wn_status status = wn_text_stream_create(c->ctx, c->in.tok, &stream);

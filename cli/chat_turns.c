@@ -10,21 +10,8 @@
  * reaches it starts again with its last turns. */
 #define ENDLESS ((int64_t)1 << 24)
 
-int chat_ids_add(struct chat_ids *ids, const int32_t *more, size_t count) {
-  if (ids->count + count > ids->room) {
-    const size_t room = 2 * (ids->count + count);
-    int32_t *wider = realloc(ids->data, room * sizeof *wider);
-    if (!wider) return cli_error("out of memory");
-    ids->data = wider;
-    ids->room = room;
-  }
-  if (count) memcpy(ids->data + ids->count, more, count * sizeof *ids->data);
-  ids->count += count;
-  return 0;
-}
-
 /* Encodes the tokens before a turn's answer. opening: the conversation begins with this turn. */
-static int turns_encode(const struct chat *c, const char *message, bool opening, struct chat_ids *out) {
+static int turns_encode(const struct chat *c, const char *message, bool opening, struct cli_ids *out) {
   const wn_chat_message messages[2] = {{WN_CHAT_SYSTEM, c->dialogue.system ? c->dialogue.system : ""},
                                        {WN_CHAT_USER, message}};
   const int first = opening && c->dialogue.system ? 0 : 1;
@@ -34,7 +21,7 @@ static int turns_encode(const struct chat *c, const char *message, bool opening,
       wn_chat_encode(c->ctx, c->in.tok, c->dialogue.chat, messages + first, 2 - first, opening, &ids, &n);
   if (status != WN_OK) return cli_error("the message: %s", wn_context_error(c->ctx));
   out->count = 0;
-  const int code = chat_ids_add(out, ids, n);
+  const int code = cli_ids_add(out, ids, n);
   wn_tokens_free(ids);
   return code;
 }
@@ -48,7 +35,7 @@ static void turns_clear(struct chat_turn *t) {
 
 /* Refuses a message that is too long by itself, before any turn is forgotten for it. */
 static int turns_check_length(const struct chat *c, const char *message, size_t count) {
-  struct chat_ids alone = {0};
+  struct cli_ids alone = {0};
   if ((int64_t)(c->ids.count + count) < c->capacity) return 0;
   int code = turns_encode(c, message, true, &alone);
   if (!code && (int64_t)alone.count >= c->capacity)
@@ -61,15 +48,10 @@ static int turns_check_length(const struct chat *c, const char *message, size_t 
 int chat_add_turn(struct chat *c, const char *message) {
   struct chat_turn turn = {.message = strdup(message)};
   if (!turn.message) return cli_error("out of memory");
-  if (c->turn_count == c->turn_room) {
-    const size_t room = 2 * c->turn_room + 8;
-    struct chat_turn *wider = realloc(c->turns, room * sizeof *wider);
-    if (wider) c->turns = wider, c->turn_room = room;
-  }
-  int code = c->turn_count == c->turn_room ? cli_error("out of memory")
-                                           : turns_encode(c, message, c->turn_count == c->first, &turn.prompt);
+  int code = CLI_GROW(&c->turns, c->turn_count, 1, &c->turn_room);
+  if (!code) code = turns_encode(c, message, c->turn_count == c->first, &turn.prompt);
   if (!code) code = turns_check_length(c, message, turn.prompt.count);
-  if (!code) code = chat_ids_add(&c->ids, turn.prompt.data, turn.prompt.count);
+  if (!code) code = cli_ids_add(&c->ids, turn.prompt.data, turn.prompt.count);
   if (code)
     turns_clear(&turn);
   else
@@ -84,8 +66,7 @@ int chat_rebuild(struct chat *c) {
   for (size_t i = c->first; i < c->turn_count; i++) {
     struct chat_turn *t = &c->turns[i];
     if (turns_encode(c, t->message, i == c->first, &t->prompt) ||
-        chat_ids_add(&c->ids, t->prompt.data, t->prompt.count) ||
-        chat_ids_add(&c->ids, t->answer.data, t->answer.count))
+        cli_ids_add(&c->ids, t->prompt.data, t->prompt.count) || cli_ids_add(&c->ids, t->answer.data, t->answer.count))
       return 1;
   }
   return 0;
@@ -94,7 +75,7 @@ int chat_rebuild(struct chat *c) {
 /* How many of the first turn's tokens are there whatever its message: the system message's. */
 static int turns_system(const struct chat *c, int64_t *count) {
   const struct chat_turn *turn = &c->turns[c->first];
-  struct chat_ids other = {0};
+  struct cli_ids other = {0};
   const int code = turns_encode(c, *turn->message == 'a' ? "b" : "a", true, &other);
   size_t n = 0;
   while (!code && n < other.count && n < turn->prompt.count && other.data[n] == turn->prompt.data[n]) n++;

@@ -15,12 +15,6 @@ static bool convert_ends_with(const char *text, const char *end) {
   return n >= m && !strcmp(text + n - m, end);
 }
 
-static int convert_index_of(const char *const *names, const char *name) {
-  for (int i = 0; names[i]; i++)
-    if (!strcmp(names[i], name)) return i;
-  return -1;
-}
-
 struct convert {
   struct cli_common common;
   const char *to, *type, *check;
@@ -75,13 +69,13 @@ static int convert_report(const struct convert *c, const char *from, const char 
 }
 
 static int convert_run(wn_context *ctx, struct convert *c, const char *from, const char *out) {
-  static const char *const forms[] = {"winnow", "hf", "gguf", "winnow-gguf", NULL};
-  int type = 0;
-  while (c->type && strcmp(convert_types[type].name, c->type) != 0)
-    type++; /* the parser has checked that it is one of them */
+  static const char *const forms[] = {"winnow", "hf", "gguf", "winnow-gguf"};
+  int type = 0, form = 0; /* the parser has checked that they are among those */
   if (!c->to) c->to = convert_ends_with(out, ".gguf") ? "gguf" : "winnow";
+  while (c->type && strcmp(convert_types[type].name, c->type) != 0) type++;
+  while (strcmp(forms[form], c->to) != 0) form++;
   const wn_convert_options o = {.size = sizeof o,
-                                .to = (wn_convert_form)convert_index_of(forms, c->to),
+                                .to = (wn_convert_form)form,
                                 .typed = c->type != NULL,
                                 .type = convert_types[type].type,
                                 .mixed = convert_types[type].mixed,

@@ -26,10 +26,8 @@ struct request {
   const char *data, *text, *config, *split, *save_rows, *against;
   double margin;
   struct cli_list sets;
-  int64_t batch, context, recurrence;
-  bool whole_recurrence;
   struct cli_rows rows;
-  uint64_t max_batches, bytes, seed;
+  wn_eval_options eval;
 };
 
 /* Bytes of the text of PATH/train.bin or PATH/val.bin, from the data.json that `winnow data prepare` wrote beside
@@ -158,13 +156,12 @@ static int eval_report(const struct request *r, const char *what, const wn_eval_
   return 0;
 }
 
-static int eval_text(wn_context *ctx, const struct request *r, const struct cli_loaded *in,
-                     const wn_eval_options *options, wn_eval_result *result) {
+static int eval_text(wn_context *ctx, const struct request *r, const struct cli_loaded *in, wn_eval_result *result) {
   char *text = NULL;
   size_t bytes = 0;
   int code = cli_read_plain(ctx, in->model, r->text, &text, &bytes);
   if (!code) {
-    const wn_status status = wn_eval_text(ctx, in->model, in->tok, text, bytes, options, result);
+    const wn_status status = wn_eval_text(ctx, in->model, in->tok, text, bytes, &r->eval, result);
     if (status == WN_ERR_CANCELLED)
       code = cli_fail(ctx, status);
     else if (status != WN_OK)
@@ -176,8 +173,8 @@ static int eval_text(wn_context *ctx, const struct request *r, const struct cli_
 
 /* Evaluates a token file, or the data of a recipe: that of --config, the checkpoint's own recipe.json, or the defaults;
  * then --set. */
-static int eval_source(wn_context *ctx, const struct request *r, wn_model *model, wn_eval_options *options,
-                       wn_eval_result *result, char *what, size_t what_bytes) {
+static int eval_source(wn_context *ctx, struct request *r, wn_model *model, wn_eval_result *result, char *what,
+                       size_t what_bytes) {
   char kept[4096];
   const char *path = r->config;
   if (!path && cli_join(kept, sizeof kept, r->load.model, "recipe.json") && cli_exists(kept)) path = kept;
@@ -209,18 +206,18 @@ static int eval_source(wn_context *ctx, const struct request *r, wn_model *model
     snprintf(what, what_bytes, "task (%s)", split);
   }
   const wn_model_config *config = wn_model_config_get(model);
-  if (data->kind == WN_DATA_TOKENS) data->stream = r->recurrence ? r->recurrence > 0 : config->recurrence > 0;
+  if (data->kind == WN_DATA_TOKENS) data->stream = r->eval.recurrence ? r->eval.recurrence > 0 : config->recurrence > 0;
   const int code = cli_rows_apply(ctx, "winnow eval", &r->rows, r->load.tokenizer, r->load.model, data);
   if (code) return code;
   /* Only for blocks, which contain every token: documents may be cut or left out. */
-  if (!options->bytes && !r->max_batches && data->kind == WN_DATA_TOKENS && data->rows == WN_ROWS_BLOCKS)
-    options->bytes = eval_text_bytes(!strcmp(split, "train") ? data->train : data->val);
-  int64_t context = r->context ? r->context : config->context;
+  if (!r->eval.bytes && !r->eval.max_batches && data->kind == WN_DATA_TOKENS && data->rows == WN_ROWS_BLOCKS)
+    r->eval.bytes = eval_text_bytes(!strcmp(split, "train") ? data->train : data->val);
+  int64_t context = r->eval.context ? r->eval.context : config->context;
   wn_data_source *source = NULL;
   wn_status status = wn_data_source_create(ctx, data, split, context, (int32_t)config->vocab_size, &source);
   if (status == WN_OK && data->kind == WN_DATA_TOKENS)
     cli_tokens_check(ctx, !strcmp(split, "val") ? data->val : data->train, r->load.model, model);
-  if (status == WN_OK) status = wn_eval(ctx, model, source, options, result);
+  if (status == WN_OK) status = wn_eval(ctx, model, source, &r->eval, result);
   wn_data_source_destroy(source);
   return status == WN_OK ? 0 : cli_fail(ctx, status);
 }
@@ -239,18 +236,18 @@ static const struct cli_option eval_options[] = {
     CLI_TASKS_OPTIONS(struct request, tasks),
     CLI_ANSWERS_OPTIONS(struct request, answers),
     CLI_OPTION(struct request, split, "split", "NAME", "the split of the recipe's data", .choices = "val|train"),
-    CLI_OPTION(struct request, batch, "batch", "N",
+    CLI_OPTION(struct request, eval.batch, "batch", "N",
                "sequences at a time; 0: 8; with --task tokens of questions, 0: 512", .min = 0, .max = 1 << 20),
-    CLI_OPTION(struct request, context, "context", "N", "tokens per sequence; 0: the model's context", .min = 0,
+    CLI_OPTION(struct request, eval.context, "context", "N", "tokens per sequence; 0: the model's context", .min = 0,
                .max = 1 << 24),
-    CLI_OPTION(struct request, recurrence, "memory", "N",
+    CLI_OPTION(struct request, eval.recurrence, "memory", "N",
                "segment recurrence: tokens of earlier blocks that attention reaches; 0: the model's; -1: none",
                .min = -1, .max = 1 << 24),
-    CLI_OPTION(struct request, whole_recurrence, "whole-memory", NULL,
+    CLI_OPTION(struct request, eval.whole_recurrence, "whole-memory", NULL,
                "recurrence caches and reads all tokens, also those that no head can see: for comparison"),
-    CLI_OPTION(struct request, max_batches, "max-batches", "N",
+    CLI_OPTION(struct request, eval.max_batches, "max-batches", "N",
                "the most batches to run, with rows spread evenly over the file; 0: all of a file, 16 of a task"),
-    CLI_OPTION(struct request, bytes, "bytes", "N",
+    CLI_OPTION(struct request, eval.bytes, "bytes", "N",
                "bytes of text in --data, for bits per byte; else from data.json in its folder"),
     CLI_ROWS_OPTIONS(struct request, rows),
     CLI_OPTION(struct request, save_rows, "save-rows", "FILE",
@@ -262,7 +259,7 @@ static const struct cli_option eval_options[] = {
     CLI_OPTION(struct request, margin, "margin", "NATS",
                "--against: two losses are called equal where the interval of their difference lies within it", .min = 0,
                .max = 100),
-    CLI_OPTION(struct request, seed, "seed", "N", "seed of a task's random cases"),
+    CLI_OPTION(struct request, eval.seed, "seed", "N", "seed of a task's random cases"),
     CLI_ATTENTION_OPTIONS(struct request, load.attention),
     CLI_BUDGETS_OPTIONS(struct request, load.budgets),
     CLI_CACHE_OPTION(struct request, load.budgets),
@@ -281,10 +278,10 @@ static const struct cli_spec eval_spec = {
     .epilog = "Recipe keys, for --config and --set: winnow train --help",
     .more_help = cli_tasks_help};
 
-static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded *in) {
+static int eval_run(wn_context *ctx, struct request *r, struct cli_loaded *in) {
   if (r->answers.file) return cli_answers_run(ctx, &r->common, &r->answers, &r->load, in, r->tasks.limit);
   if (cli_tasks_wanted(&r->tasks))
-    return cli_tasks_run(ctx, &r->common, &r->tasks, r->data, &r->load, in, r->context, r->batch);
+    return cli_tasks_run(ctx, &r->common, &r->tasks, r->data, &r->load, in, r->eval.context, r->eval.batch);
   struct cli_progress bar;
   wn_eval_result result = {0};
   wn_eval_rows rows = {0}, base = {0};
@@ -293,24 +290,17 @@ static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded 
   int code = r->against ? cli_rows_read(ctx, r->against, &base) : 0;
   if (code) return code;
   cli_progress_begin(&bar, &r->common, "eval", "batches");
-  wn_eval_options eval = {.size = sizeof eval,
-                          .batch = r->batch,
-                          .context = r->context,
-                          .recurrence = r->recurrence,
-                          .whole_recurrence = r->whole_recurrence,
-                          .max_batches = r->max_batches,
-                          .bytes = r->bytes,
-                          .seed = r->seed,
-                          .budgets = in->budgets.layers > 0 ? &in->budgets : NULL,
-                          .progress = cli_progress_on,
-                          .user = &bar,
-                          .rows = &rows};
+  wn_eval_options *eval = &r->eval;
+  eval->budgets = in->budgets.layers > 0 ? &in->budgets : NULL;
+  eval->progress = cli_progress_on;
+  eval->user = &bar;
+  eval->rows = &rows;
   cli_signals_begin(ctx);
   if (r->text) {
     snprintf(what, sizeof what, "%s", r->text);
-    code = eval_text(ctx, r, in, &eval, &result);
+    code = eval_text(ctx, r, in, &result);
   } else {
-    code = eval_source(ctx, r, in->model, &eval, &result, what, sizeof what);
+    code = eval_source(ctx, r, in->model, &result, what, sizeof what);
   }
   cli_signals_end();
   cli_progress_end(&bar);
@@ -321,7 +311,7 @@ static int eval_run(wn_context *ctx, const struct request *r, struct cli_loaded 
   free(base.sums);
   if (code) return code;
   return eval_report(r, what, &result, &difference, &in->budgets,
-                     r->context ? r->context : wn_model_config_get(in->model)->context);
+                     r->eval.context ? r->eval.context : wn_model_config_get(in->model)->context);
 }
 
 /* Options that exclude each other: CLI_GO, or 2 after reporting. */
@@ -337,7 +327,8 @@ static int eval_check(const struct request *r) {
       {(r->save_rows || r->against) && tasks, "--save-rows and --against are for losses: a task has --log and --sweep"},
       {r->answers.file && (r->data || r->text || tasks || r->config || r->sets.count),
        "--answers goes with none of --data, --text, --task, --choices, --config and --set"},
-      {r->answers.file && (r->save_rows || r->against || document || r->context || r->batch || r->max_batches),
+      {r->answers.file &&
+           (r->save_rows || r->against || document || r->eval.context || r->eval.batch || r->eval.max_batches),
        "--answers goes with none of --save-rows, --against, --long-only, --context, --batch and "
        "--max-batches"},
       {r->answers.grid && (r->load.budgets.spec || r->load.budgets.policy),
@@ -353,6 +344,7 @@ int cmd_eval(int argc, char **argv) {
                       .split = "val",
                       .margin = 0.01,
                       .rows = CLI_ROWS_DEFAULTS,
+                      .eval.size = sizeof(wn_eval_options),
                       .load = CLI_LOADING_DEFAULTS};
   struct cli_loaded in = {0};
   wn_context *ctx = NULL;

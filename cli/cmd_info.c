@@ -176,7 +176,7 @@ static void info_print_types(const json_t *all) {
 }
 
 static void info_print_shape(const wn_model_config *c) {
-  static const char *const kinds[] = {"SwiGLU", "GELU", "ReLU", "GELU (erf)", "GEGLU"};
+  static const char *const kinds[] = {"SwiGLU", "GELU", "ReLU", "GELU (erf)", "GEGLU", "squared ReLU"};
   printf("shape:      %" PRId64 " layer%s of width %" PRId64 ", %" PRId64 " head%s of %" PRId64, c->layers,
          c->layers == 1 ? "" : "s", c->width, c->heads, c->heads == 1 ? "" : "s", c->head_size);
   if (c->kv_heads != c->heads) printf(" over %" PRId64 " key-value head%s", c->kv_heads, c->kv_heads == 1 ? "" : "s");

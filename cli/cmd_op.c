@@ -81,8 +81,7 @@ static int op_read_control(struct op_case *c, json_t *attention) {
 static int op_read_budget(struct op_case *c, const json_t *object) {
   const json_t *policy = json_object_get(object, "policy");
   int code = op_read_size(c, object, "budget", 0, &c->budget);
-  wn_budgets_init(&c->budgets, NULL);
-  (void)wn_policy_find(NULL, "selective", &c->budgets.policy);
+  wn_budgets_init(&c->budgets, &(wn_attention_config){.selective.enabled = true});
   c->budgets.layers = 1;
   c->budgets.tokens = &c->budget;
   c->budgets.per_kv_head = json_is_true(json_object_get(object, "per_kv_head"));

@@ -20,19 +20,14 @@ struct compare {
   struct cli_common common;
   struct cli_policy_choices choices;
   struct cli_rows rows;
-  int64_t batch;
-  const char *dirs[SUBJECTS], *searches[SUBJECTS], *data, *budgets, *policies, *labels, *out, *task, *task_data;
+  wn_prune_compare_options options;
+  const char *dirs[SUBJECTS], *searches[SUBJECTS], *budgets, *policies, *labels, *out, *task;
   char names[SUBJECTS][64];
   /* For each subject's search: the largest distance, in tokens per layer, between a column and a point shown in it. */
   double reach[SUBJECTS];
-  int64_t at_most, context, limit;
-  double margin;
   int64_t tokens[BUDGETS_MAX];
-  int token_count;
   wn_policy chosen[WN_POLICY_MAX];
-  int policy_count;
   const char *tasks[WN_PRUNE_TASKS];
-  int task_count;
 };
 
 /* Reads the checkpoints' names: from --labels if given, one for each checkpoint. */
@@ -80,11 +75,12 @@ static void compare_print_line(const struct compare *c, const wn_prune_compariso
                                bool searched) {
   char name[64];
   bool any = false;
-  for (int i = 0; i < c->token_count; i++) any = any || compare_find_row(c, r, subject, policy, searched, c->tokens[i]);
+  for (int i = 0; i < c->options.token_count; i++)
+    any = any || compare_find_row(c, r, subject, policy, searched, c->tokens[i]);
   if (!any) return;
   snprintf(name, sizeof name, "%s%s", wn_policy_name((wn_policy)policy), searched ? ", searched" : "");
   printf("%-18s %-21s", r->names[subject], name);
-  for (int i = 0; i < c->token_count; i++) {
+  for (int i = 0; i < c->options.token_count; i++) {
     const wn_prune_row *row = compare_find_row(c, r, subject, policy, searched, c->tokens[i]);
     if (row)
       printf(task < 0 ? " %9.3f" : " %9.2f", compare_quality(row, task));
@@ -135,16 +131,16 @@ static void compare_print_table(const struct compare *c, const wn_prune_comparis
   for (int64_t i = 0; i < r->count && task >= 0; i++) error = fmax(error, r->results[i].scores[task].error);
   if (task < 0)
     printf("perplexity on %" PRIu64 " tokens of %s, context %" PRId64 "; columns: tokens kept per layer\n", r->counted,
-           c->data, r->context);
+           c->options.data.path, r->context);
   else
     printf("\n%s, accuracy in %% (%s, standard error at most %.2f); columns: tokens kept per layer\n", r->tasks[task],
            wn_task_metric_name(wn_task_chief_metric(wn_task_at(wn_task_find(r->tasks[task])))), 100 * error);
   printf("%-18s %-21s", "model", "policy");
-  for (int i = 0; i < c->token_count; i++) printf(" %9" PRId64, c->tokens[i]);
+  for (int i = 0; i < c->options.token_count; i++) printf(" %9" PRId64, c->tokens[i]);
   printf(" %9s\n", "unpruned");
   for (int s = 0; s < r->subjects; s++) {
     const wn_prune_row *whole = compare_find_row(c, r, s, -1, false, 0);
-    printf("%-18s %-21s%*s %9.3f\n", r->names[s], "none", 10 * c->token_count, "",
+    printf("%-18s %-21s%*s %9.3f\n", r->names[s], "none", 10 * c->options.token_count, "",
            whole ? compare_quality(whole, task) : NAN);
     for (int p = 0; p < wn_policy_count(); p++) {
       compare_print_line(c, r, task, s, p, false);
@@ -190,53 +186,44 @@ static void compare_choose_policies(wn_context *ctx, struct compare *c, const wn
     for (int p = 0; p < count; p++) suits[list[p]] = true;
   }
   for (int p = 0; p < wn_policy_count(); p++)
-    if (suits[p]) c->chosen[c->policy_count++] = (wn_policy)p;
+    if (suits[p]) c->chosen[c->options.policy_count++] = (wn_policy)p;
 }
 
 static int run_compare(wn_context *ctx, struct compare *c) {
-  wn_prune_compare_options o;
+  wn_prune_compare_options *o = &c->options;
   wn_prune_subject subjects[SUBJECTS] = {0};
   wn_prune_curve curves[SUBJECTS] = {0};
   wn_model *models[SUBJECTS] = {0};
   wn_tokenizer *toks[SUBJECTS] = {0};
   wn_status status = WN_OK;
   int n = 0, code = 0;
-  wn_prune_compare_options_init(&o, sizeof o);
-  if (cli_policy_choices_apply("winnow prune compare", &c->choices, &o.budgets)) return 2;
-  o.data = (wn_prune_data){.path = c->data, .rows = c->at_most, .long_only = c->rows.long_only};
+  if (cli_policy_choices_apply("winnow prune compare", &c->choices, &o->budgets)) return 2;
+  o->data.long_only = c->rows.long_only;
   for (int i = 0; i < SUBJECTS && status == WN_OK && !code; i++) {
     if (!c->dirs[i]) continue;
-    if (c->rows.long_only && n == 0) o.data.document_token = cli_rows_token(ctx, &c->rows, NULL, c->dirs[i]);
+    if (c->rows.long_only && n == 0) o->data.document_token = cli_rows_token(ctx, &c->rows, NULL, c->dirs[i]);
     status = wn_model_load(ctx, c->dirs[i], NULL, &models[i]);
     char path[PRUNE_PATH_BYTES];
     if (status == WN_OK && c->searches[i] && cli_join(path, sizeof path, c->searches[i], "search.json"))
       status = wn_prune_curve_load(ctx, path, &curves[i]);
-    if (status == WN_OK) cli_tokens_check(ctx, c->data, c->dirs[i], models[i]);
-    if (status == WN_OK && c->task_count) code = cli_tokenizer_load(ctx, NULL, c->dirs[i], models[i], &toks[i]);
+    if (status == WN_OK) cli_tokens_check(ctx, c->options.data.path, c->dirs[i], models[i]);
+    if (status == WN_OK && c->options.task_count) code = cli_tokenizer_load(ctx, NULL, c->dirs[i], models[i], &toks[i]);
     c->reach[n] = (double)curves[i].step / (double)(curves[i].layers > 0 ? curves[i].layers : 1);
     subjects[n++] = (wn_prune_subject){
         .name = c->names[i], .model = models[i], .searched = c->searches[i] ? &curves[i] : NULL, .tok = toks[i]};
   }
-  if (status == WN_OK && !c->policies) compare_choose_policies(ctx, c, subjects, n, &o.budgets);
-  o.subjects = subjects;
-  o.subject_count = n;
-  o.context = c->context;
-  o.batch = c->batch;
-  o.tokens = c->tokens;
-  o.token_count = c->token_count;
-  o.policies = c->chosen;
-  o.policy_count = c->policy_count;
-  o.tasks = c->tasks;
-  o.task_count = c->task_count;
-  o.task_path = c->task_data;
-  o.task_limit = c->limit;
-  o.margin = c->margin;
+  if (status == WN_OK && !c->policies) compare_choose_policies(ctx, c, subjects, n, &o->budgets);
+  o->subjects = subjects;
+  o->subject_count = n;
+  o->tokens = c->tokens;
+  o->policies = c->chosen;
+  o->tasks = c->tasks;
   wn_prune_comparison result = {0};
   if (!code && status == WN_OK) {
     struct cli_progress bar;
     cli_progress_begin(&bar, &c->common, "compare", "evaluations");
     cli_signals_begin(ctx);
-    status = wn_prune_compare(ctx, &o, cli_progress_on, &bar, &result);
+    status = wn_prune_compare(ctx, o, cli_progress_on, &bar, &result);
     cli_signals_end();
     cli_progress_end(&bar);
   }
@@ -262,24 +249,24 @@ static const struct cli_option compare_options[] = {
     CLI_OPTION(struct compare, searches[1], "selective-search", "DIR", "the same for --selective"),
     CLI_OPTION(struct compare, searches[2], "mem-search", "DIR", "the same for --mem"),
     CLI_OPTION(struct compare, labels, "labels", "NAME,...", "names of the given checkpoints, in this order"),
-    CLI_OPTION(struct compare, data, "data", "FILE", "a token file", .required = true),
-    CLI_OPTION(struct compare, at_most, "rows", "N", "the most rows to take from it, spread evenly; 0: all", .min = 0,
-               .max = 1e12),
-    CLI_OPTION(struct compare, context, "context", "N", "tokens per row; 0: the shortest context of the models",
+    CLI_OPTION(struct compare, options.data.path, "data", "FILE", "a token file", .required = true),
+    CLI_OPTION(struct compare, options.data.rows, "rows", "N", "the most rows to take from it, spread evenly; 0: all",
+               .min = 0, .max = 1e12),
+    CLI_OPTION(struct compare, options.context, "context", "N", "tokens per row; 0: the shortest context of the models",
                .min = 0, .max = 1 << 24),
     CLI_OPTION(struct compare, budgets, "budgets", "K,...", "budgets, the same in every layer"),
     CLI_OPTION(struct compare, policies, "policies", "NAME,...",
                "the policies; selective only on models that have it; else all"),
     CLI_OPTION(struct compare, task, "task", "NAME,...",
                "downstream tasks to answer under every budget as well: accuracy by tokens kept"),
-    CLI_OPTION(struct compare, task_data, "task-data", "DIR", "the folder of their files"),
-    CLI_OPTION(struct compare, limit, "limit", "N", "only the first N questions of every task; 0: all", .min = 0,
-               .max = 1e9),
-    CLI_OPTION(struct compare, margin, "margin", "NATS",
+    CLI_OPTION(struct compare, options.task_path, "task-data", "DIR", "the folder of their files"),
+    CLI_OPTION(struct compare, options.task_limit, "limit", "N", "only the first N questions of every task; 0: all",
+               .min = 0, .max = 1e9),
+    CLI_OPTION(struct compare, options.margin, "margin", "NATS",
                "two losses are called equal where the 95% interval of their difference lies within it", .min = 0,
                .max = 100),
     CLI_ROWS_OPTIONS(struct compare, rows),
-    PRUNE_BATCH_OPTION(struct compare, batch),
+    PRUNE_BATCH_OPTION(struct compare, options.batch),
     CLI_POLICY_CHOICES_OPTIONS(struct compare, choices),
     CLI_OPTION(struct compare, out, "out", "DIR", "receives compare.json, compare.csv and compare.svg",
                .required = true),
@@ -302,14 +289,16 @@ static int check_compare(struct compare *c, int code) {
       return cli_usage_error(command, "a search is given for a checkpoint that is not (%s)", subject_names[i]);
   code = compare_read_labels(c);
   if (code == CLI_GO)
-    code =
-        cli_number_list(command, "budgets", c->budgets, "budgets", INT64_MAX, c->tokens, BUDGETS_MAX, &c->token_count);
-  if (code == CLI_GO && c->policies) code = cli_policies_read(command, c->policies, c->chosen, &c->policy_count);
-  if (code == CLI_GO && c->task && !c->task_data)
+    code = cli_number_list(command, "budgets", c->budgets, "budgets", INT64_MAX, c->tokens, BUDGETS_MAX,
+                           &c->options.token_count);
+  if (code == CLI_GO && c->policies)
+    code = cli_policies_read(command, c->policies, c->chosen, &c->options.policy_count);
+  if (code == CLI_GO && c->task && !c->options.task_path)
     code = cli_usage_error(command, "--task needs --task-data DIR, which has the tasks' files");
-  if (code == CLI_GO && !c->task && (c->task_data || c->limit))
+  if (code == CLI_GO && !c->task && (c->options.task_path || c->options.task_limit))
     code = cli_usage_error(command, "--task-data and --limit go with --task");
-  if (code == CLI_GO && c->task) code = cli_tasks_named(command, c->task, c->tasks, WN_PRUNE_TASKS, &c->task_count);
+  if (code == CLI_GO && c->task)
+    code = cli_tasks_named(command, c->task, c->tasks, WN_PRUNE_TASKS, &c->options.task_count);
   return code == CLI_GO ? cli_make_folder(c->out) : code;
 }
 
@@ -317,9 +306,9 @@ int prune_compare(int argc, char **argv) {
   struct compare c = {.common = CLI_COMMON_DEFAULTS,
                       .choices = CLI_POLICY_CHOICES_DEFAULTS,
                       .budgets = "16,32,64,128,256",
-                      .margin = 0.01,
                       .rows = CLI_ROWS_DEFAULTS};
   wn_context *ctx = NULL;
+  wn_prune_compare_options_init(&c.options, sizeof c.options);
   int code = check_compare(&c, cli_parse(&compare_spec, argc, argv, &c, NULL));
   if (code == CLI_GO) code = cli_together_open(&c.common, &ctx);
   if (!code) code = run_compare(ctx, &c);

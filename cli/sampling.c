@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #include <winnow/model.h>
 #include "ui.h"
 
@@ -62,6 +63,13 @@ void cli_sampling_clear(struct cli_sampling *s) {
   free(s->biases);
   s->biases = NULL;
   cli_list_clear(&s->logit_bias);
+}
+
+int cli_ids_add(struct cli_ids *ids, const int32_t *more, size_t count) {
+  if (CLI_GROW(&ids->data, ids->count, count, &ids->room)) return 1;
+  if (count) memcpy(ids->data + ids->count, more, count * sizeof *ids->data);
+  ids->count += count;
+  return 0;
 }
 
 int cli_dialogue_choose(wn_context *ctx, const struct cli_dialogue *given, const char *model, const wn_tokenizer *tok,

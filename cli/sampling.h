@@ -62,6 +62,13 @@ enum { CLI_DRAFT_BY_MODEL = 3 };
 #define CLI_SAMPLING_EPILOG "Sampling that a model declares (winnow info) comes before the defaults of these options."
 #define CLI_STOP_OPTION(T, m) CLI_OPTION(T, m, "stop", "TEXT", "ends the text where TEXT would be written")
 
+/* A growing list of tokens; {0} is an empty one. */
+struct cli_ids {
+  int32_t *data; /* [count], freed with free() */
+  size_t count, room;
+};
+int cli_ids_add(struct cli_ids *ids, const int32_t *more, size_t count); /* 0, or the exit code after reporting */
+
 struct cli_dialogue {
   const char *system, *name; /* NULL: the model's own */
 };

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "recipe.h"
+#include "sampling.h"
 #include "ui.h"
 
 #define MARK "<extra_id_"
@@ -57,26 +58,10 @@ int32_t cli_spans_end(const struct cli_spans *s, int32_t missing) {
 
 /* --- the prompt --- */
 
-struct ids {
-  int32_t *data;
-  size_t count, room;
-};
-
-static int spans_add(struct ids *ids, const int32_t *more, size_t count) {
-  if (ids->count + count > ids->room) {
-    const size_t room = 2 * (ids->count + count);
-    int32_t *wider = realloc(ids->data, room * sizeof *wider);
-    if (!wider) return cli_error("out of memory");
-    ids->data = wider, ids->room = room;
-  }
-  if (count) memcpy(ids->data + ids->count, more, count * sizeof *more);
-  ids->count += count;
-  return 0;
-}
-
 /* Encodes text after a mark. SentencePiece would put a space before it as at the beginning of a text, so it is encoded
  * after a newline, whose tokens are dropped. */
-static int spans_add_after(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, struct ids *ids) {
+static int spans_add_after(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes,
+                           struct cli_ids *ids) {
   char *line = malloc(bytes + 1);
   int32_t *newline = NULL, *all = NULL;
   size_t dropped = 0, count = 0;
@@ -90,7 +75,7 @@ static int spans_add_after(wn_context *ctx, const wn_tokenizer *tok, const char 
     wn_tokens_free(all);
     status = wn_tokenizer_encode(ctx, tok, text, bytes, false, false, &all, &count);
   }
-  const int code = status == WN_OK ? spans_add(ids, all + dropped, count - dropped)
+  const int code = status == WN_OK ? cli_ids_add(ids, all + dropped, count - dropped)
                                    : cli_error("the prompt: %s", wn_context_error(ctx));
   wn_tokens_free(newline);
   wn_tokens_free(all);
@@ -99,14 +84,14 @@ static int spans_add_after(wn_context *ctx, const wn_tokenizer *tok, const char 
 }
 
 static int spans_add_text(wn_context *ctx, const wn_tokenizer *tok, const char *text, size_t bytes, bool first,
-                          struct ids *ids) {
+                          struct cli_ids *ids) {
   int32_t *more = NULL;
   size_t count = 0;
   if (!first && bytes == 0) return 0;
   if (!first && !strcmp(wn_tokenizer_kind(tok), "sentencepiece")) return spans_add_after(ctx, tok, text, bytes, ids);
   const wn_status status =
       wn_tokenizer_encode(ctx, tok, text, bytes, first && wn_tokenizer_bos(tok) >= 0, false, &more, &count);
-  const int code = status == WN_OK ? spans_add(ids, more, count) : cli_error("the prompt: %s", wn_context_error(ctx));
+  const int code = status == WN_OK ? cli_ids_add(ids, more, count) : cli_error("the prompt: %s", wn_context_error(ctx));
   wn_tokens_free(more);
   return code;
 }
@@ -124,7 +109,7 @@ static const char *spans_next_mark(const char *text, size_t bytes, long *n, size
 
 int cli_spans_encode(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok, const char *text,
                      size_t bytes, int32_t **out, size_t *count, int32_t *missing) {
-  struct ids ids = {0};
+  struct cli_ids ids = {0};
   const bool spaces = strcmp(wn_tokenizer_kind(tok), "bytes") != 0; /* spaces are parts of tokens */
   const char *mark;
   size_t length = 0, now;
@@ -144,12 +129,12 @@ int cli_spans_encode(wn_context *ctx, const struct cli_spans *s, const wn_tokeni
     else if (n + (s->end < 0) >= s->sentinels)
       code = cli_error("the prompt: " MARK "%ld> is one too many; the model knows %d sentinels%s", n, s->sentinels,
                        s->end < 0 ? ", of which the last in use is the end" : "");
-    if (!code) code = spans_add(&ids, &(int32_t){wn_span_sentinel(s->vocab_size, (*missing)++)}, 1);
+    if (!code) code = cli_ids_add(&ids, &(int32_t){wn_span_sentinel(s->vocab_size, (*missing)++)}, 1);
     text += now + length, bytes -= now + length;
   } while (!code);
   if (!code && *missing == 0 && s->end < 0)
     code = cli_error("the prompt has no " MARK "0>: that marker shows where the model fills a gap");
-  if (!code) code = spans_add(&ids, &(int32_t){cli_spans_end(s, *missing)}, 1);
+  if (!code) code = cli_ids_add(&ids, &(int32_t){cli_spans_end(s, *missing)}, 1);
   if (code) {
     free(ids.data);
     return code;
@@ -249,7 +234,7 @@ static wn_status spans_whole_text(wn_context *ctx, const struct cli_spans *s, co
 int cli_spans_report(wn_context *ctx, const struct cli_spans *s, const wn_tokenizer *tok,
                      const struct cli_spans_answer *a, const char *key, json_t *into) {
   json_t *spans = json_array(), *value = NULL;
-  struct ids filled = {0};
+  struct cli_ids filled = {0};
   int64_t first, end;
   int code = 0;
   wn_status status = spans_whole_text(ctx, s, tok, a, &value);
@@ -262,8 +247,9 @@ int cli_spans_report(wn_context *ctx, const struct cli_spans *s, const wn_tokeni
   }
   for (size_t i = 0; i + 1 < a->prompt_count && status == WN_OK && !code; i++) { /* all tokens but the end */
     const int32_t n = spans_sentinel_of(s, a->prompt[i]);
-    if (n < 0) code = spans_add(&filled, a->prompt + i, 1);
-    if (n >= 0 && spans_find(s, a, n, &first, &end)) code = spans_add(&filled, a->drawn + first, (size_t)(end - first));
+    if (n < 0) code = cli_ids_add(&filled, a->prompt + i, 1);
+    if (n >= 0 && spans_find(s, a, n, &first, &end))
+      code = cli_ids_add(&filled, a->drawn + first, (size_t)(end - first));
   }
   json_object_set_new(into, "spans", spans);
   if (status == WN_OK && !code) status = spans_decoded(ctx, tok, filled.data, filled.count, &value);

@@ -41,6 +41,17 @@ int cli_error(const char *format, ...) {
   return 1;
 }
 
+int cli_grow(void *array, size_t element, size_t wanted, size_t *room) {
+  void *present, *wider;
+  if (wanted <= *room) return 0;
+  memcpy(&present, array, sizeof present); /* no assignment: *array may point to any type */
+  wider = realloc(present, 2 * wanted * element);
+  if (!wider) return cli_error("out of memory");
+  memcpy(array, &wider, sizeof wider);
+  *room = 2 * wanted;
+  return 0;
+}
+
 void cli_warning(const char *format, ...) {
   va_list args;
   va_start(args, format);

@@ -11,6 +11,10 @@
 /* "winnow: ..." on standard error, one line. cli_error returns 1, cli_usage_error 2, to be returned from main. */
 __attribute__((format(printf, 1, 2))) int cli_error(const char *format, ...);
 __attribute__((format(printf, 2, 3))) int cli_usage_error(const char *command, const char *format, ...);
+/* Makes room in *array, allocated with malloc for *room elements, for `more` behind the first `count`. 0, or the exit
+ * code after reporting. */
+#define CLI_GROW(array, count, more, room) cli_grow(array, sizeof **(array), (size_t)(count) + (size_t)(more), room)
+int cli_grow(void *array, size_t element, size_t wanted, size_t *room);
 /* For a thread that is about to end the program: may it report why? False if cli_error has reported something; after
  * true cli_error is silent. */
 bool cli_last_word(void);

@@ -57,12 +57,11 @@ wn_status wn_fit_curve(wn_context *ctx, wn_fit_kind kind, const double *x, const
     scale = fmax(scale, fit_curve(kind, x[i]));
   }
   if (!(high > low)) return wn_fail(ctx, WN_ERR_ARGUMENT, "fit: all x are equal, a curve is not determined");
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "points of a fit", (size_t)n * sizeof(double), &memory));
-  double *f = memory, intercept = 0, slope = 0, squares = 0, spread = 0;
+  double *f, intercept = 0, slope = 0, squares = 0, spread = 0;
+  WN_TRY(WN_ALLOC(ctx, "points of a fit", n, &f));
   for (int64_t i = 0; i < n; i++) f[i] = fit_curve(kind, x[i]) / scale;
   const bool determined = fit_solve(f, y, n, &intercept, &slope);
-  wn_free(memory);
+  wn_free(f);
   if (!determined) return wn_fail(ctx, WN_ERR_ARGUMENT, "fit: all x are equal, a curve is not determined");
   *out = (wn_fit){.intercept = intercept, .slope = slope / scale, .n = n};
   for (int64_t i = 0; i < n; i++) {

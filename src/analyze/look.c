@@ -99,15 +99,12 @@ static void look_on_attention(void *user, const struct wn_run *run, int64_t l, s
   (void)l;
   if (w->status != WN_OK) return;
   if (!w->sums || run->B > w->B || run->T > w->T) { /* called when the workspace is made */
-    void *memory;
     w->B = run->B, w->T = run->T, w->threads = run->exec.threads;
     wn_free(w->sums);
     w->sums = NULL;
     w->status = wn_analysis_batch_reserve(w->ctx, &w->batch, run->B, run->T);
-    if (w->status == WN_OK)
-      w->status = wn_alloc(w->ctx, "sums of heads", (size_t)(w->threads * w->r->heads) * sizeof(struct sums), &memory);
+    if (w->status == WN_OK) w->status = WN_ALLOC(w->ctx, "sums of heads", w->threads * w->r->heads, &w->sums);
     if (w->status != WN_OK) return;
-    w->sums = memory;
   }
   a->look.rows = look_on_rows;
   a->look.user = w;

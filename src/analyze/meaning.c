@@ -31,11 +31,11 @@ struct watch {
   int32_t *count; /* [B,H,T,taus] of the current layer */
   int64_t B, T;   /* there is room for */
   int64_t bins;
-  uint32_t *histogram; /* [lengths,taus,L,H,bins] */
-  double *sum;         /* [lengths,taus,L,H] */
-  int64_t room;        /* capacity for points */
-  double *x, *y;       /* [room], [room,taus] */
-  int64_t first;       /* first point of the current batch */
+  uint32_t *histogram;   /* [lengths,taus,L,H,bins] */
+  double *sum;           /* [lengths,taus,L,H] */
+  size_t x_room, y_room; /* capacity for points */
+  double *x, *y;         /* [x_room], [y_room,taus] */
+  int64_t first;         /* first point of the current batch */
 };
 
 static int64_t meaning_bin_of(int64_t n) {
@@ -59,22 +59,9 @@ static int meaning_length_of(int64_t n) {
 }
 
 static wn_status meaning_grow(struct watch *w, int64_t more) {
-  const int64_t n = w->r->tau_count + 1;
-  if (w->r->points + more <= w->room) return WN_OK;
-  const int64_t room = 2 * w->room + more;
-  size_t bytes;
-  void *memory;
-  if (!wn_mul_size((size_t)room, (size_t)n * sizeof(double), &bytes))
-    return wn_fail(w->ctx, WN_ERR_MEMORY, "meaningful attention: %lld rows are too many", (long long)room);
-  WN_TRY(wn_alloc(w->ctx, "rows of meaningful attention", bytes, &memory));
-  double *x = memory, *y = x + room;
-  if (w->r->points > 0) {
-    memcpy(x, w->x, (size_t)w->r->points * sizeof *x);
-    memcpy(y, w->y, (size_t)(w->r->points * (n - 1)) * sizeof *y);
-  }
-  wn_free(w->x);
-  w->x = x, w->y = y, w->room = room;
-  return WN_OK;
+  const size_t row = (size_t)w->r->tau_count * sizeof *w->y;
+  WN_TRY(WN_GROW(w->ctx, "rows of meaningful attention", &w->x, w->r->points, more, &w->x_room));
+  return wn_grow(w->ctx, "rows of meaningful attention", &w->y, row, (size_t)w->r->points, (size_t)more, &w->y_room);
 }
 
 static void meaning_on_batch(void *user, const struct wn_batch *batch) {
@@ -167,9 +154,9 @@ static void meaning_fill_cell(wn_meaning_cell *cell, const uint64_t *histogram, 
 static wn_status meaning_summarize(struct watch *w) {
   wn_meaning_report *r = w->r;
   const int64_t L = r->layers, H = r->heads, n = r->tau_count, bins = w->bins;
-  void *memory;
-  WN_TRY(wn_alloc(w->ctx, "histograms", 3 * (size_t)bins * sizeof(uint64_t), &memory));
-  uint64_t *head = memory, *layer = head + bins, *all = layer + bins; /* joined counts may exceed 2^32 */
+  uint64_t *head;
+  WN_TRY(WN_ALLOC(w->ctx, "histograms", 3 * bins, &head));
+  uint64_t *layer = head + bins, *all = layer + bins; /* joined counts may exceed 2^32 */
   for (int length = 0; length < r->length_count; length++) {
     const double rows = (double)r->rows[length];
     if (rows > 0) r->context[length] /= rows, r->content[length] /= rows;
@@ -195,7 +182,7 @@ static wn_status meaning_summarize(struct watch *w) {
       meaning_fill_cell(&r->all[length * n + i], all, bins, total, rows * (double)(L * H));
     }
   }
-  wn_free(memory);
+  wn_free(head);
   return WN_OK;
 }
 
@@ -277,7 +264,7 @@ wn_status wn_analyze_meaning(wn_context *ctx, wn_model *model, const wn_analysis
   if (status == WN_OK) status = meaning_summarize(&w);
   if (status == WN_OK) status = meaning_take_points(&w, r);
   wn_analysis_batch_clear(&w.batch);
-  wn_free(w.count), wn_free(w.histogram), wn_free(w.sum), wn_free(w.x);
+  wn_free(w.count), wn_free(w.histogram), wn_free(w.sum), wn_free(w.x), wn_free(w.y);
   if (status == WN_OK)
     *out = &r->r;
   else

@@ -17,18 +17,15 @@ struct tokens_watch {
   wn_status status;
   struct wn_batch batch; /* the current one */
   wn_span_tokens *r;
-  int64_t room, first; /* capacity of the arrays; number of the batch's first token */
+  size_t room[2]; /* capacity of the arrays */
+  int64_t first;  /* number of the batch's first token */
 };
 
 static wn_status tokens_grow(struct tokens_watch *w, int64_t more) {
   wn_span_tokens *r = w->r;
-  if (r->count + more <= w->room) return WN_OK;
-  const int64_t room = 2 * w->room + more;
-  WN_TRY(WN_RESIZE(w->ctx, "spans of tokens", &r->id, r->count, room));
-  WN_TRY(wn_resize(w->ctx, "spans of tokens", &r->span, (size_t)(r->layers * r->heads) * sizeof *r->span,
-                   (size_t)r->count, (size_t)room));
-  w->room = room;
-  return WN_OK;
+  WN_TRY(WN_GROW(w->ctx, "spans of tokens", &r->id, r->count, more, &w->room[0]));
+  return wn_grow(w->ctx, "spans of tokens", &r->span, (size_t)(r->layers * r->heads) * sizeof *r->span,
+                 (size_t)r->count, (size_t)more, &w->room[1]);
 }
 
 static void tokens_on_batch(void *user, const struct wn_batch *batch) {

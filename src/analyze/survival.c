@@ -70,10 +70,9 @@ static void survival_on_attention(void *user, const struct wn_run *run, int64_t 
     w->status = wn_analysis_batch_reserve(w->ctx, &w->batch, run->B, run->T);
     return;
   }
-  void *memory;
-  w->status = wn_alloc(w->ctx, "ends of documents", (size_t)run->T * sizeof(int64_t), &memory);
+  int64_t *end_of;
+  w->status = WN_ALLOC(w->ctx, "ends of documents", run->T, &end_of);
   if (w->status != WN_OK) return;
-  int64_t *end_of = memory;
   for (int64_t b = 0; b < run->B; b++) {
     for (int64_t t = 0; t < w->batch.end[b];) {
       const int64_t end = survival_document_end(w, b, t);

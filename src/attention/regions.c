@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/text.h"
+
 /* The field's array and its size in bytes; 0: none. */
 static size_t regions_array(const struct wn_attention *op, const struct wn_call_field *field, wn_dtype dtype,
                             enum wn_call_scope most, char **at) {
@@ -26,13 +28,9 @@ size_t wn_call_regions_most(const struct wn_attention *op, wn_dtype dtype, enum 
 
 /* Does the operation write to the field's array? */
 static bool regions_writes(const struct wn_call_field *field) {
-  static const char *const others[] = {"y", "slots.sums", "sel.f_out"}, *const read[] = {"dy", "look.tau",
-                                                                                         "look.control"};
-  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-    if (!strcmp(field->name, others[i])) return true;
-  for (size_t i = 0; i < sizeof read / sizeof *read; i++)
-    if (!strcmp(field->name, read[i])) return false;
-  return field->scope == WN_CALL_TRAINING;
+  static const char *const others[] = {"y", "slots.sums", "sel.f_out", NULL};
+  static const char *const read[] = {"dy", "look.tau", "look.control", NULL};
+  return wn_listed(others, field->name) || (field->scope == WN_CALL_TRAINING && !wn_listed(read, field->name));
 }
 
 /* Adds an array; regions that share bytes with it become one. */

@@ -179,8 +179,8 @@ wn_status wn_attention_plan_create(wn_context *ctx, const wn_attention_config *c
   *out = NULL;
   WN_TRY(check_arrays(ctx, config, arrays));
   const size_t each = wn_dtype_size(arrays->dtype), rows = (size_t)arrays->B * (size_t)arrays->T;
-  wn_attention_plan *p = NULL;
-  WN_TRY(wn_alloc(ctx, "an attention plan", sizeof *p, (void **)&p));
+  wn_attention_plan *p;
+  WN_TRY(WN_ALLOC(ctx, "an attention plan", 1, &p));
   wn_handle_mark(p, WN_HANDLE_ATTENTION_PLAN);
   wn_status status = WN_OK;
   p->ctx = ctx;

@@ -123,6 +123,19 @@ wn_status wn_resize(wn_context *ctx, const char *what, void *data, size_t elemen
   return WN_OK;
 }
 
+wn_status wn_grow(wn_context *ctx, const char *what, void *data, size_t element, size_t count, size_t more,
+                  size_t *room) {
+  size_t need;
+  if (!wn_add_size(count, more, &need)) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: %s", what);
+  if (need <= *room) return WN_OK;
+  size_t larger = *room > SIZE_MAX / 2 ? need : 2 * *room;
+  if (larger < need) larger = need;
+  if (larger < 64) larger = 64;
+  WN_TRY(wn_resize(ctx, what, data, element, count, larger));
+  *room = larger;
+  return WN_OK;
+}
+
 void wn_free(void *p) {
   if (!p) return;
   struct header header;

@@ -19,6 +19,11 @@ wn_status wn_alloc_array(wn_context *ctx, const char *what, size_t count, size_t
 #define WN_RESIZE(ctx, what, data, count, room)                                                                        \
   wn_resize(ctx, what, data, sizeof **(data), (size_t)(count), (size_t)(room))
 wn_status wn_resize(wn_context *ctx, const char *what, void *data, size_t element, size_t count, size_t room);
+/* Makes room in *data, an array of *room elements, for `more` behind the first `count`. */
+#define WN_GROW(ctx, what, data, count, more, room)                                                                    \
+  wn_grow(ctx, what, data, sizeof **(data), (size_t)(count), (size_t)(more), room)
+wn_status wn_grow(wn_context *ctx, const char *what, void *data, size_t element, size_t count, size_t more,
+                  size_t *room);
 /* Under a limit of address space (ulimit -v): is there room for what the libraries that winnow computes with will
  * allocate themselves? They end the process when there is none, so call this before using them. WN_ERR_MEMORY says how
  * much is wanted. */

@@ -8,25 +8,13 @@
 #include <stdarg.h>
 #include <string.h>
 
-static bool text_reserve(struct wn_text *text, size_t more) {
-  size_t need;
-  if (!wn_add_size(text->bytes, more, &need) || !wn_add_size(need, 1, &need)) return false;
-  if (need <= text->capacity) return true;
-  size_t capacity = text->capacity ? text->capacity : 256;
-  while (capacity < need)
-    if (!wn_mul_size(capacity, 2, &capacity)) return false;
-  if (WN_RESIZE(NULL, "text", &text->data, text->bytes, capacity) != WN_OK) return false;
-  text->capacity = capacity;
-  return true;
-}
-
 void wn_text_add(struct wn_text *text, const char *format, ...) {
   if (text->failed) return;
   va_list args;
   va_start(args, format);
   int n = wn_print_list(NULL, 0, format, args);
   va_end(args);
-  if (n < 0 || !text_reserve(text, (size_t)n)) {
+  if (n < 0 || WN_GROW(NULL, "text", &text->data, text->bytes, (size_t)n + 1, &text->capacity) != WN_OK) {
     text->failed = true;
     return;
   }
@@ -57,4 +45,9 @@ bool wn_bytes_parse(const char *text, double *out) {
 bool wn_ends_with(const char *text, const char *end) {
   const size_t n = strlen(text), m = strlen(end);
   return n >= m && !strcmp(text + n - m, end);
+}
+
+bool wn_listed(const char *const *list, const char *word) {
+  while (list && *list && strcmp(*list, word) != 0) list++;
+  return list && *list;
 }

@@ -18,5 +18,7 @@ __attribute__((format(printf, 2, 3)))
 void wn_text_add(struct wn_text *text, const char *format, ...); /* sets failed when memory runs out */
 
 bool wn_ends_with(const char *text, const char *end);
+/* Is the word in the list, which ends with NULL? NULL: an empty list. */
+bool wn_listed(const char *const *list, const char *word);
 
 #endif

@@ -26,7 +26,7 @@ bool wn_input_is_jsonl(const char *path) {
 }
 
 static wn_status inputs_add(wn_context *ctx, const char *path, struct wn_inputs *out) {
-  WN_TRY(wn_text_grow(ctx, "inputs", &out->paths, sizeof *out->paths, out->count, 1, &out->capacity));
+  WN_TRY(WN_GROW(ctx, "inputs", &out->paths, out->count, 1, &out->capacity));
   if (!(out->paths[out->count] = wn_strdup(ctx, path))) return WN_ERR_MEMORY;
   out->count++;
   return WN_OK;

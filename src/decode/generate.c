@@ -361,7 +361,6 @@ void wn_generation_finish(struct wn_generation *g) {
 static wn_status generate_open(struct wn_generation *g) {
   const wn_generate_options *o = g->o;
   const int64_t V = g->session->model->config.vocab_size;
-  void *memory;
   g->vocabulary = o->tok ? wn_tokenizer_vocab_size(o->tok) : 0;
   g->entries = o->vocab_size ? o->vocab_size : o->tok && g->vocabulary < V ? g->vocabulary : (int32_t)V;
   const struct wn_model *model = g->session->model;
@@ -377,8 +376,8 @@ static wn_status generate_open(struct wn_generation *g) {
   WN_TRY(wn_penalties_open(g));
   WN_TRY(wn_drafts_open(g));
   if (!o->tok) return WN_OK;
-  WN_TRY(wn_alloc(g->ctx, "text held back", HELD_BYTES, &memory));
-  g->held = (struct wn_bytes){.data = memory, .capacity = HELD_BYTES};
+  g->held = (struct wn_bytes){.capacity = HELD_BYTES};
+  WN_TRY(WN_ALLOC(g->ctx, "text held back", HELD_BYTES, &g->held.data));
   WN_TRY(wn_text_stream_create(g->ctx, o->tok, &g->stream));
   for (int64_t i = 0; i < o->text_before_count; i++) {
     const char *text;

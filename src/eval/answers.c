@@ -28,14 +28,6 @@ static int answers_task(const struct wn_answers *a, const char *name) {
   return i;
 }
 
-/* Room for one more line. */
-static wn_status answers_grow(struct wn_answers *a) {
-  void *all = a->all;
-  const wn_status status = wn_text_grow(a->ctx, "answers", &all, sizeof *a->all, (size_t)a->count, 1, &a->room);
-  a->all = all;
-  return status;
-}
-
 static wn_status answers_add_task(struct wn_answers *a, const char *name) {
   struct wn_text text = {0};
   const int n = a->task_count;
@@ -67,7 +59,7 @@ static wn_status answers_survey_line(struct wn_answers *a, struct wn_sample *s, 
   if (task == a->task_count) WN_TRY(answers_add_task(a, s->task));
   if (a->o->limit > 0 && a->task_lines[task] == a->o->limit) return WN_OK;
   a->task_lines[task]++;
-  WN_TRY(answers_grow(a));
+  WN_TRY(WN_GROW(a->ctx, "answers", &a->all, a->count, 1, &a->room));
   WN_TRY(answers_fingerprint(a, s));
   if (a->count == 0) {
     WN_TRY(wn_sample_encode(a->ctx, a->o, s));

@@ -10,14 +10,6 @@
 #include "base/file.h"
 #include "text/utf8.h"
 
-static wn_status questions_grow(wn_context *ctx, void *array, size_t *capacity, size_t count, size_t element) {
-  if (count < *capacity) return WN_OK;
-  const size_t more = *capacity ? 2 * *capacity : 256;
-  WN_TRY(wn_resize(ctx, "questions", array, element, count, more));
-  *capacity = more;
-  return WN_OK;
-}
-
 void wn_questions_clear(struct wn_questions *q) {
   wn_free(q->all);
   wn_free(q->requests);
@@ -77,7 +69,7 @@ static wn_status question_add_request(wn_context *ctx, const struct reader *r, c
   size_t kept;
   wn_task_strip(context, &begin, &kept);
   if (kept > 0) kept += (size_t)(begin - context); /* only white space at the end moves to the continuation */
-  WN_TRY(questions_grow(ctx, &q->requests, &q->request_capacity, q->request_count, sizeof *q->requests));
+  WN_TRY(WN_GROW(ctx, "questions", &q->requests, q->request_count, 1, &q->request_capacity));
   struct wn_asked_request *out = &q->requests[q->request_count];
   *out = (struct wn_asked_request){.bytes = (int64_t)(from->continuation.bytes - from->bare),
                                    .chars = (int64_t)wn_utf8_characters(from->continuation.data + from->bare,
@@ -107,7 +99,7 @@ void wn_question_compare(const struct wn_questions *q, struct wn_asked *asked) {
 
 static wn_status question_add(wn_context *ctx, const struct reader *r, const struct wn_question *from) {
   struct wn_questions *q = r->out;
-  WN_TRY(questions_grow(ctx, &q->all, &q->capacity, (size_t)q->count, sizeof *q->all));
+  WN_TRY(WN_GROW(ctx, "questions", &q->all, q->count, 1, &q->capacity));
   struct wn_asked *asked = &q->all[q->count];
   *asked = (struct wn_asked){.first = q->request_count, .count = from->count, .gold = from->gold};
   for (int i = 0; i < from->count; i++) WN_TRY(question_add_request(ctx, r, &from->requests[i], from->where));

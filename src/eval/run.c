@@ -391,18 +391,17 @@ static wn_status evaluation_run_ordered(struct evaluation *e, const int64_t *ord
 
 static wn_status evaluation_run(struct evaluation *e) {
   struct wn_questions *q = e->q;
-  void *order, *told = NULL;
+  int64_t *order;
   int64_t left = 0;
-  WN_TRY(wn_alloc(e->ctx, "order of the questions", (size_t)q->count * sizeof(int64_t), &order));
+  WN_TRY(WN_ALLOC(e->ctx, "order of the questions", q->count, &order));
   for (int64_t i = 0; i < q->count; i++)
-    if (q->all[i].how == WN_ASKED_OPEN) ((int64_t *)order)[left++] = i;
+    if (q->all[i].how == WN_ASKED_OPEN) order[left++] = i;
   qsort_r(order, (size_t)left, sizeof(int64_t), order_compare, q);
   wn_status status = WN_OK;
   if (wn_dist_size(e->ctx) > 1)
-    status = wn_alloc(e->ctx, "scores of other processes", (2 * q->request_count + 1) * sizeof *e->told, &told);
-  e->told = told;
+    status = WN_ALLOC(e->ctx, "scores of other processes", 2 * q->request_count + 1, &e->told);
   if (status == WN_OK) status = evaluation_run_ordered(e, order, left);
-  wn_free(told);
+  wn_free(e->told);
   wn_free(order);
   return status;
 }

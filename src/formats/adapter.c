@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/fields.h"
+#include "base/text.h"
 #include "io/folder.h"
 #include "model/params.h"
 
@@ -68,9 +69,7 @@ static wn_status adapter_refuse(const struct wn_hf_keys *k) {
    * relative to the original weights. */
   static const char *const harmless[] = {"gaussian", "eva", "orthogonal", NULL};
   const char *start = json_string_value(wn_hf_find(k, "init_lora_weights"));
-  int i = 0;
-  while (start && harmless[i] && strcmp(start, harmless[i]) != 0) i++;
-  if (start && !harmless[i])
+  if (start && !wn_listed(harmless, start))
     return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
                    "%s: \"init_lora_weights\" is \"%.60s\", which changes the base model; save the adapter converted "
                    "to the original one",

@@ -73,10 +73,8 @@ static wn_status adapter_fill(const struct adapter_file *f, struct adapter_out *
   const int64_t r = f->updates->rank, K = to->columns;
   const bool other = f->config->rope_pairs != WN_ROPE_HALVES;
   struct wn_param row = {.ndim = 2};
-  void *memory;
   WN_TRY(WN_ALLOC(f->ctx, to->module, to->rank * K, &to->a));
-  WN_TRY(wn_alloc(f->ctx, to->module, (size_t)(to->rank * to->rows) * sizeof(float), &memory)); /* zeros */
-  to->b = memory;
+  WN_TRY(WN_ALLOC(f->ctx, to->module, to->rank * to->rows, &to->b)); /* zeros */
   for (int i = 0; i < to->count; i++) {
     const struct wn_adapter_update *u = &to->updates[i];
     memcpy(to->a + i * r * K, u->a, (size_t)(r * K) * sizeof(float));
@@ -139,14 +137,11 @@ static json_t *adapter_config(const struct adapter_file *f) {
 static wn_status adapter_write_files(struct adapter_file *f, const char *dir) {
   static const char *const metadata[] = {"format", "pt", "producer", "winnow", NULL};
   char path[4096];
-  void *entries_memory = NULL, *names_memory = NULL;
+  wn_safetensors_entry *entries;
+  char(*names)[WN_NAME_BYTES + 64] = NULL;
   json_t *config = NULL;
-  wn_status status =
-      wn_alloc(f->ctx, "list of updates", (size_t)(2 * f->count) * sizeof(wn_safetensors_entry), &entries_memory);
-  if (status == WN_OK)
-    status = wn_alloc(f->ctx, "names of updates", (size_t)(2 * f->count) * (WN_NAME_BYTES + 64), &names_memory);
-  wn_safetensors_entry *entries = entries_memory;
-  char(*names)[WN_NAME_BYTES + 64] = names_memory;
+  wn_status status = WN_ALLOC(f->ctx, "list of updates", 2 * f->count, &entries);
+  if (status == WN_OK) status = WN_ALLOC(f->ctx, "names of updates", 2 * f->count, &names);
   for (int i = 0; status == WN_OK && i < 2 * f->count; i++) {
     const struct adapter_out *x = &f->out[i / 2];
     const bool b = i % 2;
@@ -166,8 +161,8 @@ static wn_status adapter_write_files(struct adapter_file *f, const char *dir) {
   if (status == WN_OK && !config) status = wn_fail(f->ctx, WN_ERR_MEMORY, "out of memory: adapter_config.json");
   if (status == WN_OK) status = wn_json_save_file(f->ctx, path, config);
   json_decref(config);
-  wn_free(entries_memory);
-  wn_free(names_memory);
+  wn_free(entries);
+  wn_free(names);
   return status;
 }
 

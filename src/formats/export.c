@@ -386,19 +386,17 @@ static wn_status export_gguf_values(struct job *job, const char *from, wn_gguf_v
 
 static wn_status export_write_gguf(struct job *job, const char *from, const char *out, wn_convert_result *result) {
   wn_gguf_values *values;
-  void *memory = NULL;
+  wn_gguf_tensor *tensors = NULL;
   WN_TRY(wn_gguf_values_create(job->ctx, &values));
   wn_status status = export_gguf_values(job, from, values, result);
-  if (status == WN_OK)
-    status = wn_alloc(job->ctx, "list of tensors", (size_t)job->count * sizeof(wn_gguf_tensor), &memory);
-  wn_gguf_tensor *tensors = memory;
+  if (status == WN_OK) status = WN_ALLOC(job->ctx, "list of tensors", job->count, &tensors);
   for (int i = 0; i < job->count && status == WN_OK; i++) {
     const struct piece *p = &job->pieces[i];
     tensors[i] = (wn_gguf_tensor){.name = p->part.name, .type = p->type, .ndim = p->ndim};
     memcpy(tensors[i].shape, p->shape, sizeof p->shape);
   }
   if (status == WN_OK) status = wn_gguf_write(job->ctx, out, values, tensors, job->count, export_produce, job);
-  wn_free(memory);
+  wn_free(tensors);
   wn_gguf_values_destroy(values);
   return status;
 }

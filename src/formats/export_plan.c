@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "attention/registry.h"
+#include "base/text.h"
 #include "formats/export.h"
 #include "model/config.h"
 #include "model/run.h"
@@ -17,11 +18,6 @@ static wn_status export_lacks(wn_context *ctx, const struct wn_export *e, const 
 }
 
 /* ---- what the family can express ---- */
-
-static bool export_listed(const char *const *list, const char *key) {
-  while (*list && strcmp(*list, key) != 0) list++;
-  return *list != NULL;
-}
 
 /* Names the key that the family lacks: "key": "value" if the value is a word, else "key". */
 static wn_status export_lacks_key(wn_context *ctx, const struct wn_export *e, const char *key, const json_t *value) {
@@ -54,7 +50,7 @@ static wn_status export_check_keys(wn_context *ctx, const struct wn_export *e) {
   wn_status status = wn_fields_write(ctx, groups, 1, &plain, &defaults);
   if (status == WN_OK) {
     json_object_foreach(ours, key, value) {
-      if (export_listed(common, key) || export_listed(e->family->keys, key)) continue;
+      if (wn_listed(common, key) || wn_listed(e->family->keys, key)) continue;
       if (json_equal(value, json_object_get(defaults, key))) continue;
       status = export_lacks_key(ctx, e, key, value);
       break;
@@ -76,7 +72,7 @@ static wn_status export_check_family(wn_context *ctx, const struct wn_export *e)
   char what[128];
   wn_mechanism_use use;
   for (int i = 0; wn_mechanism_use_at(&e->config.attention, i, 0, &use); i++) {
-    if (export_listed(e->family->mechanisms, use.name)) continue;
+    if (wn_listed(e->family->mechanisms, use.name)) continue;
     snprintf(what, sizeof what, "\"attention.%s\"", use.name);
     return export_lacks(ctx, e, what);
   }

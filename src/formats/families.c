@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 #define FAMILY_ROWS(ROW)                                                                                               \
   ROW(gemma2)                                                                                                          \
   ROW(gemma3)                                                                                                          \
@@ -44,9 +46,7 @@ const struct wn_family *wn_family_find(enum wn_model_form form, const char *name
 
 /* May the configuration be of this family? A mixture of experts may not if the family has no key for experts. */
 static bool family_may_be(const struct wn_family *f, const wn_model_config *c) {
-  const char *const *key = f->keys;
-  while (*key && strcmp(*key, "experts") != 0) key++;
-  return c->experts.count == 0 || *key;
+  return c->experts.count == 0 || wn_listed(f->keys, "experts");
 }
 
 const struct wn_family *wn_family_of(const wn_model_config *c, enum wn_model_form form) {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/number.h"
+#include "base/text.h"
 
 /* ---- reading ---- */
 
@@ -62,11 +63,6 @@ bool wn_gguf_keys_has_tensor(const struct wn_gguf_keys *k, const char *name) {
 
 /* ---- what is refused ---- */
 
-static bool gguf_listed(const char *const *list, const char *key) {
-  while (list && *list && strcmp(*list, key) != 0) list++;
-  return list && *list;
-}
-
 static wn_status gguf_check_known(const struct wn_gguf_keys *k, const char *const *more) {
   static const char *const known[] = {"vocab_size",
                                       "context_length",
@@ -99,7 +95,7 @@ static wn_status gguf_check_known(const struct wn_gguf_keys *k, const char *cons
   for (int i = 0; i < wn_gguf_value_count(k->file); i++) {
     const char *key = wn_gguf_value_at(k->file, i)->key;
     if (strncmp(key, k->architecture, n) != 0 || key[n] != '.') continue;
-    if (!gguf_listed(known, key + n + 1) && !gguf_listed(more, key + n + 1))
+    if (!wn_listed(known, key + n + 1) && !wn_listed(more, key + n + 1))
       return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
                      "%s: key \"%.200s\" is not known: it may ask for something that is not supported", k->where, key);
   }
@@ -110,7 +106,7 @@ wn_status wn_gguf_keys_refuse(const struct wn_gguf_keys *k, const char *const *m
   int64_t n;
   WN_TRY(gguf_check_known(k, more));
   WN_TRY(wn_gguf_keys_int(k, "expert_count", 0, &n));
-  if (n > 0 && !gguf_listed(more, "expert_count"))
+  if (n > 0 && !wn_listed(more, "expert_count"))
     return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"%s.expert_count\" is %lld; mixtures of experts are not supported",
                    k->where, k->architecture, (long long)n);
   WN_TRY(wn_gguf_keys_int(k, "use_parallel_residual", 0, &n));

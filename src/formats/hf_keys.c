@@ -6,6 +6,7 @@
 
 #include "attention/registry.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "formats/config_set.h"
 
 /* ---- reading ---- */
@@ -72,9 +73,7 @@ wn_status wn_hf_refuse(const struct wn_hf_keys *k, const char *const *read) {
   };
   for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
     const json_t *v = wn_hf_find(k, known[i].key);
-    bool is_read = false;
-    for (const char *const *r = read; r && *r; r++) is_read |= !strcmp(*r, known[i].key);
-    if (v && !is_read && !json_is_false(v) && !(json_is_number(v) && json_number_value(v) == 0))
+    if (v && !wn_listed(read, known[i].key) && !json_is_false(v) && !(json_is_number(v) && json_number_value(v) == 0))
       return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"%s\" asks for %s, which is not supported", k->where,
                      known[i].key, known[i].what);
   }
@@ -85,6 +84,18 @@ wn_status wn_hf_refuse(const struct wn_hf_keys *k, const char *const *read) {
     return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"%s\" is true; decoders alone are read", k->where,
                    encoder ? "is_encoder_decoder" : "add_cross_attention");
   return WN_OK;
+}
+
+wn_status wn_hf_sizes(const struct wn_hf_keys *k, int64_t kv_heads, int64_t head_size, wn_model_config *c) {
+  WN_TRY(wn_hf_int(k, "vocab_size", -1, &c->vocab_size));
+  WN_TRY(wn_hf_count(k, "max_position_embeddings", &c->context));
+  WN_TRY(wn_hf_int(k, "num_hidden_layers", -1, &c->layers));
+  WN_TRY(wn_hf_int(k, "hidden_size", -1, &c->width));
+  WN_TRY(wn_hf_int(k, "intermediate_size", -1, &c->ffn_width));
+  WN_TRY(wn_hf_int(k, "num_attention_heads", -1, &c->heads));
+  WN_TRY(wn_hf_int(k, "num_key_value_heads", kv_heads ? kv_heads : c->heads, &c->kv_heads));
+  WN_TRY(wn_hf_int(k, "head_dim", head_size, &c->head_size));
+  return wn_hf_real(k, "rms_norm_eps", 1e-6, &c->norm_eps);
 }
 
 /* ---- rotary positions ---- */

@@ -26,6 +26,10 @@ wn_status wn_hf_real(const struct wn_hf_keys *keys, const char *key, double othe
 wn_status wn_hf_flag(const struct wn_hf_keys *keys, const char *key, bool otherwise, bool *out);
 /* *out is borrowed from the object. */
 wn_status wn_hf_text(const struct wn_hf_keys *keys, const char *key, const char *otherwise, const char **out);
+/* Reads what wn_hf_put_sizes writes, and the vocabulary, the context and the norm's epsilon. kv_heads: used if
+ * num_key_value_heads is missing; negative: it must not be missing; 0: num_attention_heads. head_size: used if head_dim
+ * is missing. */
+wn_status wn_hf_sizes(const struct wn_hf_keys *keys, int64_t kv_heads, int64_t head_size, wn_model_config *config);
 /* Refuses keys that change what is computed in some class, except those in `read` (NULL-terminated, or NULL), which the
  * family reads itself. */
 wn_status wn_hf_refuse(const struct wn_hf_keys *keys, const char *const *read);

@@ -12,6 +12,7 @@
 #include "base/limits.h"
 #include "base/misuse.h"
 #include "io/checksum.h"
+#include "io/gguf_types.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "values and tensors are used as the file has them, which is little-endian"
@@ -40,22 +41,6 @@ static const struct {
     {WN_GGUF_UINT, 8}, {WN_GGUF_INT, 8},   {WN_GGUF_FLOAT, 8},
 };
 #define VALUE_TYPES (sizeof value_types / sizeof *value_types)
-
-/* The types of tensors, by their number in the file. */
-static bool tensor_type(uint32_t number, wn_gguf_type *out) {
-  static const struct {
-    uint32_t number;
-    wn_gguf_type type;
-  } known[WN_GGUF_TYPE_COUNT] = {{0, WN_GGUF_F32},   {1, WN_GGUF_F16},   {2, WN_GGUF_Q4_0}, {3, WN_GGUF_Q4_1},
-                                 {6, WN_GGUF_Q5_0},  {7, WN_GGUF_Q5_1},  {8, WN_GGUF_Q8_0}, {12, WN_GGUF_Q4_K},
-                                 {13, WN_GGUF_Q5_K}, {14, WN_GGUF_Q6_K}, {30, WN_GGUF_BF16}};
-  for (int i = 0; i < WN_GGUF_TYPE_COUNT; i++) {
-    if (known[i].number != number) continue;
-    *out = known[i].type;
-    return true;
-  }
-  return false;
-}
 
 /* The unread part of the header. */
 struct cursor {
@@ -107,10 +92,8 @@ static wn_status take_name(struct cursor *c, const char *what, char **out) {
     return wn_fail(c->ctx, WN_ERR_FORMAT,
                    "%s: %s before byte %zu has %llu bytes or a NUL; 1 to %zu without are expected", c->file, what,
                    (size_t)(c->at - c->begin), (unsigned long long)bytes, WN_LIMIT_TENSOR_NAME);
-  void *copy;
-  WN_TRY(wn_alloc(c->ctx, what, (size_t)bytes + 1, &copy));
-  memcpy(copy, text, (size_t)bytes);
-  *out = copy;
+  WN_TRY(WN_ALLOC(c->ctx, what, bytes + 1, out));
+  memcpy(*out, text, (size_t)bytes);
   return WN_OK;
 }
 
@@ -172,7 +155,7 @@ static wn_status gguf_read_tensor(struct cursor *c, wn_gguf_tensor *t, uint64_t 
     t->shape[d] = (int64_t)size;
   }
   WN_TRY(take_u32(c, name, &number));
-  if (!tensor_type(number, &t->type))
+  if (!wn_gguf_type_find(number, &t->type))
     return wn_fail(
         c->ctx, WN_ERR_UNSUPPORTED,
         "%s: tensor \"%.200s\" has type %u; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K "
@@ -289,8 +272,8 @@ static wn_status read_file(wn_context *ctx, struct wn_gguf *f, const uint8_t *da
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: %llu tensors and %llu keys; at most %zu and %zu are read", f->name,
                    (unsigned long long)tensors, (unsigned long long)values, WN_LIMIT_GGUF_TENSORS, WN_LIMIT_GGUF_KEYS);
   WN_TRY(read_values(&c, f, values));
-  void *offsets;
-  WN_TRY(wn_alloc(ctx, "GGUF offsets", (size_t)tensors * sizeof(uint64_t), &offsets));
+  uint64_t *offsets;
+  WN_TRY(WN_ALLOC(ctx, "GGUF offsets", tensors, &offsets));
   const wn_status status = read_tensors(&c, f, tensors, offsets);
   wn_free(offsets);
   return status;
@@ -373,12 +356,11 @@ static wn_status gguf_find_sums(wn_context *ctx, const struct wn_gguf *f, const 
 
 /* Checks each tensor with the padding after it. */
 static wn_status gguf_check_data(wn_context *ctx, const struct wn_gguf *f, const uint64_t *sums) {
-  void *p, *order = NULL;
-  WN_TRY(wn_alloc(ctx, "parts of a file", (size_t)f->tensor_count * sizeof(struct wn_checksum_part), &p));
-  wn_status status = wn_alloc(ctx, "order of tensors", (size_t)f->tensor_count * sizeof *f->by_name, &order);
+  struct wn_checksum_part *parts;
+  const wn_gguf_tensor **places;
+  WN_TRY(WN_ALLOC(ctx, "parts of a file", f->tensor_count, &parts));
+  wn_status status = WN_ALLOC(ctx, "order of tensors", f->tensor_count, &places);
   if (status == WN_OK && f->tensor_count > 0) {
-    const wn_gguf_tensor **places = order;
-    struct wn_checksum_part *parts = p;
     for (int i = 0; i < f->tensor_count; i++) places[i] = &f->tensors[i];
     qsort(places, (size_t)f->tensor_count, sizeof *places, gguf_compare_places);
     for (int i = 0; i < f->tensor_count; i++) {
@@ -388,8 +370,8 @@ static wn_status gguf_check_data(wn_context *ctx, const struct wn_gguf *f, const
     }
     status = wn_checksum_compare(ctx, f->name, parts, f->tensor_count);
   }
-  wn_free(p);
-  wn_free(order);
+  wn_free(parts);
+  wn_free(places);
   return status;
 }
 

@@ -10,15 +10,9 @@
 #include "base/misuse.h"
 #include "io/gguf_fit.h"
 #include "io/gguf_types.h"
+#include "tensor/bf16.h"
 #include "tensor/f16.h"
 #include "winnow/gguf.h"
-
-static uint16_t to_bf16(float x) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
-  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
 
 static bool encode_f32(const float *x, uint8_t *out) {
   memcpy(out, x, sizeof *x);
@@ -33,7 +27,7 @@ static bool encode_f16(const float *x, uint8_t *out) {
 }
 
 static bool encode_bf16(const float *x, uint8_t *out) {
-  const uint16_t half = to_bf16(*x);
+  const uint16_t half = wn_bf16_round(*x);
   memcpy(out, &half, sizeof half);
   return (half & 0x7fff) != 0x7f80 || isinf(*x);
 }

@@ -19,6 +19,8 @@
 #include <string.h>
 
 #include "base/context.h"
+#include "io/stored.h"
+#include "tensor/f16.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -26,20 +28,8 @@ enum { GROUP = 32, BLOCK = 256, LANES = 8, ROUNDS = 8, BLOCK_ROUNDS = 3 };
 enum { AFFINE_STEPS = 20, SYMMETRIC_STEPS = 9 };
 
 bool wn_gguf_half(float x, uint16_t *out) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-  if (magnitude >= 0x7f800000) {
-    *out = (uint16_t)(sign | 0x7c00 | (magnitude > 0x7f800000 ? 0x200 : 0));
-    return true;
-  }
-  if (magnitude < 0x38800000) { /* below 2^-14: multiples of 2^-24, which nearbyint rounds to even */
-    *out = (uint16_t)(sign | (uint32_t)nearbyintf(fabsf(x) * 0x1p24f));
-    return true;
-  }
-  const uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
-  *out = (uint16_t)(sign | (rounded - 0x38000000) >> 13);
-  return rounded < 0x47800000;
+  *out = wn_f16_round(x);
+  return (*out & 0x7fff) != 0x7c00 || isinf(x);
 }
 
 /* Sums over a group in a fixed order, so that the compiler can vectorise them. */
@@ -176,7 +166,7 @@ struct half {
 };
 INLINE bool half_of(float x, struct half *out) {
   if (!wn_gguf_half(x, &out->bits)) return false;
-  out->value = wn_gguf_half_value(out->bits);
+  out->value = wn_stored_half(out->bits);
   return true;
 }
 

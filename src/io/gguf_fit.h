@@ -14,5 +14,4 @@ wn_gguf_encode_block_fn wn_gguf_block_encoder(const wn_context *ctx, wn_gguf_typ
 
 /* Rounds to nearest, ties to even; false if a finite number becomes infinite (gguf_encode.c). */
 bool wn_gguf_half(float x, uint16_t *out);
-float wn_gguf_half_value(uint16_t half); /* gguf_types.c */
 #endif

@@ -7,30 +7,18 @@
  *   Q4_K 256: d, m, 8 scales s and minima n of 6 bits, 4 x 32 bytes of two q (groups 2k and 2k+1)  w = d s q - m n
  *   Q5_K 256: d, m, scales, 32 bytes of fifth bits (bit g: group g), the same                      w = d s q - m n
  *   Q6_K 256: lower four bits, upper two bits, 16 signed scales s, d                               w = d s (q - 32) */
-#include <math.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/misuse.h"
-#include "io/gguf_fit.h"
 #include "io/gguf_types.h"
-
-float wn_gguf_half_value(uint16_t h) {
-  const uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
-  if (exponent == 0) {
-    const float small = ldexpf((float)fraction, -24);
-    return sign ? -small : small;
-  }
-  const uint32_t bits = sign | (exponent == 31 ? 0x7f800000 : (exponent + 112) << 23) | fraction << 13;
-  float out;
-  memcpy(&out, &bits, sizeof out);
-  return out;
-}
+#include "io/stored.h"
+#include "tensor/bf16.h"
 
 static float half(const uint8_t *p) {
   uint16_t h;
   memcpy(&h, p, sizeof h);
-  return wn_gguf_half_value(h);
+  return wn_stored_half(h);
 }
 
 static uint32_t word(const uint8_t *p) {
@@ -48,8 +36,9 @@ static void decode_f16(const uint8_t *p, float *y) {
 }
 
 static void decode_bf16(const uint8_t *p, float *y) {
-  const uint32_t bits = (uint32_t)p[0] << 16 | (uint32_t)p[1] << 24;
-  memcpy(y, &bits, sizeof bits);
+  uint16_t h;
+  memcpy(&h, p, sizeof h);
+  *y = wn_bf16_value(h);
 }
 
 static void decode_q8_0(const uint8_t *p, float *y) {
@@ -123,25 +112,37 @@ static void decode_q6_k(const uint8_t *p, float *y) {
 
 static const struct {
   const char *name;
+  uint32_t number; /* in a file */
   int weights, bytes;
   void (*decode)(const uint8_t *block, float *out);
 } types[WN_GGUF_TYPE_COUNT] = {
-    [WN_GGUF_F32] = {.name = "F32", .weights = 1, .bytes = 4, .decode = decode_f32},
-    [WN_GGUF_F16] = {.name = "F16", .weights = 1, .bytes = 2, .decode = decode_f16},
-    [WN_GGUF_BF16] = {.name = "BF16", .weights = 1, .bytes = 2, .decode = decode_bf16},
-    [WN_GGUF_Q8_0] = {.name = "Q8_0", .weights = 32, .bytes = 34, .decode = decode_q8_0},
-    [WN_GGUF_Q4_0] = {.name = "Q4_0", .weights = 32, .bytes = 18, .decode = decode_q4_0},
-    [WN_GGUF_Q4_1] = {.name = "Q4_1", .weights = 32, .bytes = 20, .decode = decode_q4_1},
-    [WN_GGUF_Q5_0] = {.name = "Q5_0", .weights = 32, .bytes = 22, .decode = decode_q5_0},
-    [WN_GGUF_Q5_1] = {.name = "Q5_1", .weights = 32, .bytes = 24, .decode = decode_q5_1},
-    [WN_GGUF_Q4_K] = {.name = "Q4_K", .weights = 256, .bytes = 144, .decode = decode_q4_k},
-    [WN_GGUF_Q5_K] = {.name = "Q5_K", .weights = 256, .bytes = 176, .decode = decode_q5_k},
-    [WN_GGUF_Q6_K] = {.name = "Q6_K", .weights = 256, .bytes = 210, .decode = decode_q6_k},
+    [WN_GGUF_F32] = {.name = "F32", .number = 0, .weights = 1, .bytes = 4, .decode = decode_f32},
+    [WN_GGUF_F16] = {.name = "F16", .number = 1, .weights = 1, .bytes = 2, .decode = decode_f16},
+    [WN_GGUF_BF16] = {.name = "BF16", .number = 30, .weights = 1, .bytes = 2, .decode = decode_bf16},
+    [WN_GGUF_Q8_0] = {.name = "Q8_0", .number = 8, .weights = 32, .bytes = 34, .decode = decode_q8_0},
+    [WN_GGUF_Q4_0] = {.name = "Q4_0", .number = 2, .weights = 32, .bytes = 18, .decode = decode_q4_0},
+    [WN_GGUF_Q4_1] = {.name = "Q4_1", .number = 3, .weights = 32, .bytes = 20, .decode = decode_q4_1},
+    [WN_GGUF_Q5_0] = {.name = "Q5_0", .number = 6, .weights = 32, .bytes = 22, .decode = decode_q5_0},
+    [WN_GGUF_Q5_1] = {.name = "Q5_1", .number = 7, .weights = 32, .bytes = 24, .decode = decode_q5_1},
+    [WN_GGUF_Q4_K] = {.name = "Q4_K", .number = 12, .weights = 256, .bytes = 144, .decode = decode_q4_k},
+    [WN_GGUF_Q5_K] = {.name = "Q5_K", .number = 13, .weights = 256, .bytes = 176, .decode = decode_q5_k},
+    [WN_GGUF_Q6_K] = {.name = "Q6_K", .number = 14, .weights = 256, .bytes = 210, .decode = decode_q6_k},
 };
 
 const char *wn_gguf_type_name(wn_gguf_type type) {
   WN_CHECK_OR("?", WN_ENUM(type, WN_GGUF_TYPE_COUNT));
   return types[type].name;
+}
+
+uint32_t wn_gguf_type_number(wn_gguf_type type) {
+  return types[type].number;
+}
+
+bool wn_gguf_type_find(uint32_t number, wn_gguf_type *out) {
+  int i = 0;
+  while (i < WN_GGUF_TYPE_COUNT && types[i].number != number) i++;
+  *out = (wn_gguf_type)i;
+  return i < WN_GGUF_TYPE_COUNT;
 }
 
 int64_t wn_gguf_block_weights(wn_gguf_type type) {

@@ -4,6 +4,10 @@
 
 #include "winnow/gguf.h"
 
+/* A type's number in a file; the type of a number, false: none. */
+uint32_t wn_gguf_type_number(wn_gguf_type type);
+bool wn_gguf_type_find(uint32_t number, wn_gguf_type *out);
+
 /* Decodes weights first..first+count-1 of data to out [count]. data begins with a block and needs no alignment. first
  * and count need not be at the bounds of blocks. */
 void wn_gguf_decode(wn_gguf_type type, const void *data, int64_t first, int64_t count, float *out);

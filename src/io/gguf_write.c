@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/misuse.h"
 #include "io/checksum.h"
+#include "io/gguf_types.h"
 #include "winnow/gguf.h"
 
 enum { ALIGNMENT = 32 };
@@ -65,10 +66,7 @@ static bool gguf_write_reserve(wn_gguf_values *v, size_t more) {
     v->status = wn_fail(v->ctx, WN_ERR_ARGUMENT, "the metadata of a GGUF file does not fit in memory");
     return false;
   }
-  if (need <= v->capacity) return true;
-  const size_t larger = need < 4096 ? 8192 : 2 * need;
-  v->status = WN_RESIZE(v->ctx, "GGUF metadata", &v->data, v->bytes, larger);
-  if (v->status == WN_OK) v->capacity = larger;
+  v->status = WN_GROW(v->ctx, "GGUF metadata", &v->data, v->bytes, more, &v->capacity);
   return v->status == WN_OK;
 }
 
@@ -92,12 +90,8 @@ static void gguf_write_begin(wn_gguf_values *v, const char *key, uint32_t type) 
     v->status = wn_fail(v->ctx, WN_ERR_ARGUMENT, "the key \"%.200s\" would be in a GGUF file twice", key);
     return;
   }
-  if (v->count == v->key_capacity) {
-    const size_t larger = v->key_capacity ? 2 * v->key_capacity : 64;
-    v->status = WN_RESIZE(v->ctx, "GGUF keys", &v->keys, v->count, larger);
-    if (v->status != WN_OK) return;
-    v->key_capacity = larger;
-  }
+  v->status = WN_GROW(v->ctx, "GGUF keys", &v->keys, v->count, 1, &v->key_capacity);
+  if (v->status != WN_OK) return;
   char *copy = wn_strdup(v->ctx, key);
   if (!copy) {
     v->status = WN_ERR_MEMORY;
@@ -196,14 +190,6 @@ void wn_gguf_values_copy(wn_gguf_values *v, const wn_gguf_value *value) {
 
 /* ---- the file ---- */
 
-static uint32_t type_number(wn_gguf_type type) {
-  static const uint32_t numbers[WN_GGUF_TYPE_COUNT] = {
-      [WN_GGUF_F32] = 0,   [WN_GGUF_F16] = 1,   [WN_GGUF_BF16] = 30, [WN_GGUF_Q8_0] = 8,
-      [WN_GGUF_Q4_0] = 2,  [WN_GGUF_Q4_1] = 3,  [WN_GGUF_Q5_0] = 6,  [WN_GGUF_Q5_1] = 7,
-      [WN_GGUF_Q4_K] = 12, [WN_GGUF_Q5_K] = 13, [WN_GGUF_Q6_K] = 14};
-  return numbers[type];
-}
-
 static wn_status tensor_bytes(wn_context *ctx, const char *path, const wn_gguf_tensor *t, size_t *out) {
   bool fits =
       t->name && t->ndim >= 1 && t->ndim <= WN_GGUF_MAX_DIMS && (int)t->type >= 0 && t->type < WN_GGUF_TYPE_COUNT;
@@ -252,7 +238,7 @@ static wn_status gguf_write_header(wn_context *ctx, const char *path, const wn_g
     wn_gguf_values_add_string(h, t->name, strlen(t->name));
     add_u32(h, (uint32_t)t->ndim);
     for (int d = t->ndim - 1; d >= 0; d--) add_u64(h, (uint64_t)t->shape[d]);
-    add_u32(h, type_number(t->type));
+    add_u32(h, wn_gguf_type_number(t->type));
     add_u64(h, offset);
     if (!wn_add_size(bytes, ALIGNMENT - 1, &bytes) || offset > INT64_MAX - bytes)
       status = wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: the tensors together are too large", path);
@@ -282,16 +268,15 @@ static int by_name(const void *a, const void *b) {
 }
 
 static wn_status gguf_write_check_names(wn_context *ctx, const char *path, const wn_gguf_tensor *tensors, int count) {
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "names of tensors", (size_t)count * sizeof(char *) + 1, &memory));
-  const char **names = memory;
+  const char **names;
+  WN_TRY(WN_ALLOC(ctx, "names of tensors", count + 1, &names));
   wn_status status = WN_OK;
   for (int i = 0; i < count; i++) names[i] = tensors[i].name;
   qsort(names, (size_t)count, sizeof *names, by_name);
   for (int i = 1; i < count && status == WN_OK; i++)
     if (!strcmp(names[i - 1], names[i]))
       status = wn_fail(ctx, WN_ERR_ARGUMENT, "cannot write %s: tensor \"%.200s\" is there twice", path, names[i]);
-  wn_free(memory);
+  wn_free(names);
   return status;
 }
 

@@ -181,7 +181,6 @@ static wn_status read_members(wn_context *ctx, struct wn_safetensors *f, const c
   const struct wn_json_members all = {.where = where, .text = text, .bytes = bytes};
   struct wn_json_members m = all;
   size_t count = 0, name_bytes = 1; /* at most `bytes` members: no overflow below */
-  void *p;
   bool more = true;
   for (;;) {
     WN_TRY(wn_json_next(ctx, &m, &more));
@@ -191,8 +190,8 @@ static wn_status read_members(wn_context *ctx, struct wn_safetensors *f, const c
   }
   WN_TRY(WN_ALLOC(ctx, "safetensors entries", count, &f->entries));
   WN_TRY(WN_ALLOC(ctx, "safetensors index", count, &f->by_name));
-  WN_TRY(wn_alloc(ctx, "safetensors names", name_bytes, &p));
-  char *names = f->names = p;
+  WN_TRY(WN_ALLOC(ctx, "safetensors names", name_bytes, &f->names));
+  char *names = f->names;
   for (m = all;;) {
     WN_TRY(wn_json_next(ctx, &m, &more));
     if (!more) return WN_OK;
@@ -336,12 +335,11 @@ static wn_status safetensors_check_header(wn_context *ctx, const struct wn_safet
 }
 
 static wn_status safetensors_check_data(wn_context *ctx, const struct wn_safetensors *f, const uint64_t *sums) {
-  void *p = NULL, *order = NULL;
-  wn_status status = wn_alloc(ctx, "parts of a file", (size_t)f->count * sizeof(struct wn_checksum_part), &p);
-  if (status == WN_OK) status = wn_alloc(ctx, "order of tensors", (size_t)f->count * sizeof *f->by_name, &order);
+  struct wn_checksum_part *parts;
+  wn_safetensors_entry **places;
+  WN_TRY(WN_ALLOC(ctx, "parts of a file", f->count, &parts));
+  wn_status status = WN_ALLOC(ctx, "order of tensors", f->count, &places);
   if (status == WN_OK && f->count > 0) {
-    wn_safetensors_entry **places = order;
-    struct wn_checksum_part *parts = p;
     memcpy(places, f->by_name, (size_t)f->count * sizeof *places);
     qsort(places, (size_t)f->count, sizeof *places, safetensors_compare_places);
     for (int i = 0; i < f->count; i++)
@@ -349,8 +347,8 @@ static wn_status safetensors_check_data(wn_context *ctx, const struct wn_safeten
           .name = places[i]->name, .data = places[i]->data, .bytes = places[i]->bytes, .sum = sums[i]};
     status = wn_checksum_compare(ctx, f->name, parts, f->count);
   }
-  wn_free(p);
-  wn_free(order);
+  wn_free(parts);
+  wn_free(places);
   return status;
 }
 

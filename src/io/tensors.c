@@ -353,17 +353,12 @@ static void added_destroy(struct added *a) {
 
 /* Adds a tensor to the sorted list; its name and file are those of `owner`, which the tensors own from then on. */
 static wn_status tensors_insert(wn_context *ctx, struct wn_tensors *t, struct added *owner, struct wn_tensor tensor) {
-  void *list = NULL;
   const bool named = owner->name && owner->file;
-  const wn_status status =
-      named ? wn_alloc(ctx, "list of tensors", (size_t)(t->count + 1) * sizeof *t->all, &list) : WN_ERR_MEMORY;
+  const wn_status status = named ? WN_RESIZE(ctx, "list of tensors", &t->all, t->count, t->count + 1) : WN_ERR_MEMORY;
   if (status != WN_OK) {
     added_destroy(owner);
     return status;
   }
-  if (t->count) memcpy(list, t->all, (size_t)t->count * sizeof *t->all);
-  wn_free(t->all);
-  t->all = list;
   owner->next = t->added;
   t->added = owner;
   tensor.t.name = owner->name;

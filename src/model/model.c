@@ -82,10 +82,9 @@ wn_status wn_model_rotary_refresh(struct wn_model *model) {
 /* The encoder: a struct wn_model with its own configuration and layers on the same parameters. */
 static wn_status model_encoder_create(struct wn_model *model) {
   wn_context *ctx = model->ctx;
-  void *memory;
   if (model->config.encoder.layers == 0) return WN_OK;
-  WN_TRY(wn_alloc(ctx, "encoder", sizeof *model->encoder, &memory));
-  struct wn_model *e = model->encoder = memory;
+  WN_TRY(WN_ALLOC(ctx, "encoder", 1, &model->encoder));
+  struct wn_model *e = model->encoder;
   *e = (struct wn_model){.ctx = ctx,
                          .backend = model->backend,
                          .dtype = model->dtype,
@@ -110,11 +109,9 @@ static void model_encoder_destroy(struct wn_model *encoder) {
 static wn_status model_allocate(wn_context *ctx, const wn_model_config *config, wn_dtype dtype,
                                 const struct wn_packed *packed, struct wn_model **out) {
   *out = NULL;
-  struct wn_model *model = NULL;
-  void *memory = NULL;
-  wn_status status = wn_alloc(ctx, "model", sizeof *model, &memory);
-  if (status != WN_OK) return status;
-  model = memory;
+  struct wn_model *model;
+  wn_status status;
+  WN_TRY(WN_ALLOC(ctx, "model", 1, &model));
   wn_handle_mark(model, WN_HANDLE_MODEL);
   model->users = 1;
   model->ctx = ctx;
@@ -138,8 +135,7 @@ static wn_status model_allocate(wn_context *ctx, const wn_model_config *config, 
     WN_TRY_GOTO(model->backend->memory->allocate(ctx, "zeros", (size_t)(c->kv_heads * c->head_size) * sizeof(double),
                                                  &model->zeros),
                 fail);
-  WN_TRY_GOTO(wn_alloc(ctx, "layers", (size_t)c->layers * sizeof *model->layers, &memory), fail);
-  model->layers = memory;
+  WN_TRY_GOTO(WN_ALLOC(ctx, "layers", c->layers, &model->layers), fail);
   wn_outer_params_find(&model->table, c, &model->outer);
   for (int64_t l = 0; l < c->layers; l++) wn_layer_params_find(&model->table, c, l, &model->layers[l]);
   WN_TRY_GOTO(wn_model_rotary_refresh(model), fail);

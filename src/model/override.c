@@ -59,14 +59,14 @@ wn_status wn_model_set_attention(wn_context *ctx, wn_model *model, const char *a
 wn_status wn_model_set_control_tokens(wn_context *ctx, wn_model *model, const int32_t *ids, int64_t count) {
   WN_CHECK_WORK(WN_HANDLE(model, MODEL), WN_ARRAY(ids, count));
   const int64_t V = model->config.vocab_size;
-  void *memory = NULL;
+  unsigned char *control = NULL;
   for (int64_t i = 0; i < count; i++)
     if (ids[i] < 0 || ids[i] >= V)
       return wn_fail(ctx, WN_ERR_ARGUMENT, "control token %d is outside the vocabulary, 0 to %lld", ids[i],
                      (long long)V - 1);
-  if (count > 0) WN_TRY(wn_alloc(ctx, "control tokens", (size_t)V, &memory));
+  if (count > 0) WN_TRY(WN_ALLOC(ctx, "control tokens", V, &control));
   wn_free(model->control);
-  model->control = memory;
+  model->control = control;
   for (int64_t i = 0; i < count; i++) model->control[ids[i]] = 1;
   return WN_OK;
 }

@@ -29,8 +29,7 @@ struct compare {
 void wn_prune_compare_options_init(wn_prune_compare_options *options, size_t size) {
   WN_CHECK_OR(, WN_POINTER(options));
   wn_prune_compare_options defaults = {.margin = 0.01};
-  wn_budgets_init(&defaults.budgets, NULL);
-  (void)wn_policy_find(NULL, "selective", &defaults.budgets.policy);
+  wn_budgets_init(&defaults.budgets, &(wn_attention_config){.selective.enabled = true});
   wn_options_default(&defaults, sizeof defaults, options, size);
 }
 
@@ -90,16 +89,17 @@ static wn_status compare_answer_task(struct compare *c, int task, int64_t first,
 
 static wn_status compare_answer(struct compare *c, int64_t first) {
   const int64_t rows = c->out->count - first, tasks = c->options->task_count;
-  void *settings, *found = NULL;
+  wn_task_setting *settings;
+  wn_task_result *found;
   if (tasks == 0) return WN_OK;
-  WN_TRY(wn_alloc(c->ctx, "settings", (size_t)rows * sizeof(wn_task_setting), &settings));
-  wn_status status = wn_alloc(c->ctx, "answers", (size_t)rows * sizeof(wn_task_result), &found);
+  WN_TRY(WN_ALLOC(c->ctx, "settings", rows, &settings));
+  wn_status status = WN_ALLOC(c->ctx, "answers", rows, &found);
   for (int64_t i = 0; i < rows && status == WN_OK; i++) {
     wn_prune_row *row = &c->out->results[first + i];
     wn_budgets *under = &c->under[first + i];
     status = WN_ALLOC(c->ctx, "accuracies", tasks, &row->scores);
     under->tokens = row->tokens;
-    ((wn_task_setting *)settings)[i] = (wn_task_setting){.budgets = row->policy < 0 ? NULL : under};
+    settings[i] = (wn_task_setting){.budgets = row->policy < 0 ? NULL : under};
   }
   for (int i = 0; i < tasks && status == WN_OK; i++) status = compare_answer_task(c, i, first, settings, found);
   wn_free(found);
@@ -156,12 +156,12 @@ static wn_status compare_add_saving(struct compare *c, const wn_prune_row **resu
 static wn_status compare_add_savings(struct compare *c) {
   const wn_prune_comparison *out = c->out;
   const size_t groups = 2 * (size_t)out->subjects * WN_POLICY_MAX;
-  void *results, *excess;
+  const wn_prune_row **list;
+  double *excess;
   WN_TRY(WN_ALLOC(c->ctx, "savings", groups, &c->out->savings));
-  WN_TRY(wn_alloc(c->ctx, "rows", (size_t)out->rows * sizeof(double), &excess));
-  wn_status status = wn_alloc(c->ctx, "results", (size_t)out->count * sizeof(wn_prune_row *), &results);
+  WN_TRY(WN_ALLOC(c->ctx, "rows", out->rows, &excess));
+  wn_status status = WN_ALLOC(c->ctx, "results", out->count, &list);
   for (size_t g = 0; g < groups && status == WN_OK; g++) {
-    const wn_prune_row **list = results;
     int64_t n = 0;
     bool budgeted = false;
     for (int64_t i = 0; i < out->count; i++) {
@@ -173,7 +173,7 @@ static wn_status compare_add_savings(struct compare *c) {
     }
     if (budgeted) status = compare_add_saving(c, list, n, excess);
   }
-  wn_free(results);
+  wn_free(list);
   wn_free(excess);
   return status;
 }
@@ -384,8 +384,8 @@ wn_status wn_prune_compare(wn_context *ctx, const wn_prune_compare_options *opti
   wn_status status = wn_dist_alike(ctx);
   if (status == WN_OK) status = compare_prepare(&c);
   for (int i = 0; i < options->subject_count && status == WN_OK; i++) {
-    void *tokens;
-    status = wn_alloc(ctx, "budgets", (size_t)out->layers[i] * sizeof(int64_t), &tokens);
+    int64_t *tokens;
+    status = WN_ALLOC(ctx, "budgets", out->layers[i], &tokens);
     const int64_t first = out->count;
     if (status == WN_OK) status = compare_subject(&c, i, tokens);
     if (status == WN_OK) status = compare_answer(&c, first);

@@ -76,12 +76,12 @@ wn_status wn_prune_curve_budgets(wn_context *ctx, const wn_prune_curve *curve, i
   WN_CHECK_CALL(WN_POINTER(curve), WN_POINTER(out));
   if (point < 0 || point >= curve->count)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "curve: point %lld of %lld", (long long)point, (long long)curve->count);
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "budgets", (size_t)curve->layers * sizeof *out->tokens, &memory));
-  memcpy(memory, curve->points[point].tokens, (size_t)curve->layers * sizeof *out->tokens);
+  int64_t *tokens;
+  WN_TRY(WN_ALLOC(ctx, "budgets", curve->layers, &tokens));
+  memcpy(tokens, curve->points[point].tokens, (size_t)curve->layers * sizeof *tokens);
   *out = curve->budgets;
   out->layers = curve->layers;
-  out->tokens = memory;
+  out->tokens = tokens;
   return WN_OK;
 }
 

@@ -14,13 +14,13 @@ struct measured {
 
 static wn_status measure_rows(wn_context *ctx, struct wn_prune_evaluator *e, const struct wn_prune_set *set,
                               wn_eval_rows *out) {
-  void *sums, *loss = NULL;
-  WN_TRY(wn_alloc(ctx, "rows", (size_t)set->all_rows * sizeof *out->sums, &sums));
-  *out = (wn_eval_rows){.sums = sums, .count = set->all_rows, .unit = set->unit};
-  wn_status status = wn_alloc(ctx, "rows", (size_t)set->all_rows * sizeof(double), &loss);
+  double *loss;
+  *out = (wn_eval_rows){.count = set->all_rows, .unit = set->unit};
+  WN_TRY(WN_ALLOC(ctx, "rows", set->all_rows, &out->sums));
+  wn_status status = WN_ALLOC(ctx, "rows", set->all_rows, &loss);
   if (status == WN_OK) status = e->rows(e, loss);
   for (int64_t i = 0; i < set->all_rows && status == WN_OK; i++)
-    out->sums[i] = (wn_row_sums){.loss = ((double *)loss)[i], .tokens = set->row_tokens[i]};
+    out->sums[i] = (wn_row_sums){.loss = loss[i], .tokens = set->row_tokens[i]};
   if (status != WN_OK) wn_eval_rows_clear(out);
   wn_free(loss);
   return status;

@@ -94,7 +94,6 @@ wn_status wn_prune_plain_create(wn_context *ctx, struct wn_model *model, const s
                                 const wn_budgets *budgets, struct wn_prune_evaluator **out) {
   const int64_t L = model->config.layers;
   *out = NULL;
-  void *memory;
   struct plain *p;
   WN_TRY(WN_ALLOC(ctx, "evaluator", 1, &p));
   p->base = (struct wn_prune_evaluator){.name = "plain",
@@ -109,8 +108,7 @@ wn_status wn_prune_plain_create(wn_context *ctx, struct wn_model *model, const s
   p->set = set;
   p->batch = batch < set->all_rows ? batch : set->all_rows;
   wn_status status;
-  WN_TRY_GOTO(wn_alloc(ctx, "rows", 2 * (size_t)set->rows * sizeof *p->rows, &memory), fail);
-  p->rows = memory;
+  WN_TRY_GOTO(WN_ALLOC(ctx, "rows", 2 * set->rows, &p->rows), fail);
   p->trial = p->rows + set->rows;
   if (budgets) {
     p->budgeted = true;
@@ -118,8 +116,7 @@ wn_status wn_prune_plain_create(wn_context *ctx, struct wn_model *model, const s
     p->budgets.layers = L;
     p->budgets.heads = 0;
     p->budgets.tokens = p->budgets.head_tokens = NULL;
-    WN_TRY_GOTO(wn_alloc(ctx, "budgets", (size_t)L * sizeof *p->budgets.tokens, &memory), fail);
-    p->budgets.tokens = memory;
+    WN_TRY_GOTO(WN_ALLOC(ctx, "budgets", L, &p->budgets.tokens), fail);
     for (int64_t l = 0; l < L; l++) p->budgets.tokens[l] = set->T;
   }
   const struct wn_workspace_options options = {.activation_dtype = WN_F32, .budgets = budgets ? &p->budgets : NULL};

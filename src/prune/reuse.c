@@ -314,7 +314,6 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const s
   *out = NULL;
   WN_TRY(wn_model_need_host(ctx, model, "a search that keeps activations"));
   if (model->dtype != WN_F32) return wn_fail(ctx, WN_ERR_UNSUPPORTED, "search: only models of float32");
-  void *p;
   struct wn_reuse *r;
   WN_TRY(WN_ALLOC(ctx, "evaluator", 1, &r));
   r->base = (struct wn_prune_evaluator){.name = "reuse",
@@ -343,8 +342,7 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const s
   r->base.by_rows = pieces && !sparse && wn_attention_keyed(&c->attention, c->kv_heads, maps) == 0 &&
                     !(wn_policy_needs(&r->budgets) & WN_POLICY_SUMS);
   wn_status status;
-  WN_TRY_GOTO(wn_alloc(ctx, "budgets", (size_t)c->layers * sizeof *r->budgets.tokens, &p), fail);
-  r->budgets.tokens = p;
+  WN_TRY_GOTO(WN_ALLOC(ctx, "budgets", c->layers, &r->budgets.tokens), fail);
   for (int64_t l = 0; l < c->layers; l++) r->budgets.tokens[l] = set->T;
   if (set->T > model->rotary.rows) WN_TRY_GOTO(wn_rotary_create(model, "search", set->T, &r->rotary), fail);
   WN_TRY_GOTO(reuse_arrays(r, options), fail);

@@ -53,8 +53,7 @@ struct search {
 void wn_prune_options_init(wn_prune_options *options, size_t size) {
   WN_CHECK_OR(, WN_POINTER(options));
   wn_prune_options defaults = {.step = 8};
-  wn_budgets_init(&defaults.budgets, NULL);
-  (void)wn_policy_find(NULL, "selective", &defaults.budgets.policy);
+  wn_budgets_init(&defaults.budgets, &(wn_attention_config){.selective.enabled = true});
   wn_options_default(&defaults, sizeof defaults, options, size);
 }
 

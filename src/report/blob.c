@@ -28,13 +28,11 @@ static void blob_add_base64(struct wn_text *out, const uint8_t *data, size_t byt
 
 static wn_status blob_pack(wn_context *ctx, const void *data, size_t bytes, uint8_t **out, size_t *packed) {
   uLongf room = compressBound((uLong)bytes);
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "compressed tile", room + 1, &memory));
-  if (compress2(memory, &room, data, (uLong)bytes, 6) != Z_OK) {
-    wn_free(memory);
+  WN_TRY(WN_ALLOC(ctx, "compressed tile", room + 1, out));
+  if (compress2(*out, &room, data, (uLong)bytes, 6) != Z_OK) {
+    wn_free(*out);
     return wn_fail(ctx, WN_ERR_MEMORY, "zlib cannot compress %zu bytes", bytes);
   }
-  *out = memory;
   *packed = room;
   return WN_OK;
 }
@@ -65,18 +63,17 @@ static size_t blob_put_chunk(uint8_t *at, const char *type, const void *data, si
 wn_status wn_png_add(wn_context *ctx, struct wn_text *out, const uint8_t *pixels, int64_t w, int64_t h,
                      const uint8_t palette[768]) {
   const size_t row = (size_t)w + 1;
-  void *memory;
-  uint8_t *packed = NULL;
+  uint8_t *image, *png, *packed = NULL;
   size_t n = 0, at = 0;
-  WN_TRY(wn_alloc(ctx, "image", row * (size_t)h, &memory)); /* each row begins with a byte for its filter: none */
-  for (int64_t y = 0; y < h; y++) memcpy((uint8_t *)memory + (size_t)y * row + 1, pixels + y * w, (size_t)w);
-  wn_status status = blob_pack(ctx, memory, row * (size_t)h, &packed, &n);
-  wn_free(memory);
+  WN_TRY(WN_ALLOC(ctx, "image", row * (size_t)h, &image)); /* each row begins with a byte for its filter: none */
+  for (int64_t y = 0; y < h; y++) memcpy(image + (size_t)y * row + 1, pixels + y * w, (size_t)w);
+  wn_status status = blob_pack(ctx, image, row * (size_t)h, &packed, &n);
+  wn_free(image);
   if (status != WN_OK) return status;
-  status = wn_alloc(ctx, "image", n + 1024, &memory);
+  status = WN_ALLOC(ctx, "image", n + 1024, &png);
   if (status == WN_OK) {
     static const uint8_t signature[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
-    uint8_t *png = memory, head[13];
+    uint8_t head[13];
     memcpy(png, signature, sizeof signature);
     at = sizeof signature;
     blob_put_u32(head, (uint32_t)w);
@@ -88,7 +85,7 @@ wn_status wn_png_add(wn_context *ctx, struct wn_text *out, const uint8_t *pixels
     at += blob_put_chunk(png + at, "IEND", NULL, 0);
     wn_text_add(out, "data:image/png;base64,");
     blob_add_base64(out, png, at);
-    wn_free(memory);
+    wn_free(png);
     if (out->failed) status = wn_fail(ctx, WN_ERR_MEMORY, "out of memory: an image");
   }
   wn_free(packed);

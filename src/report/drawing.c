@@ -2,11 +2,13 @@
 #include "report/drawing.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/number.h"
 
 void wn_drawing_begin(struct wn_drawing *d, wn_context *ctx, const char *id, int number, const char *title,
                       const char *name) {
@@ -25,27 +27,24 @@ void wn_drawing_begin(struct wn_drawing *d, wn_context *ctx, const char *id, int
 void wn_drawing_clear(struct wn_drawing *d) {
   for (int i = 0; i < d->figure.series_count; i++) wn_free((void *)(uintptr_t)d->series[i].x[0]);
   wn_free(d->series);
+  for (int i = 0; i < d->cell_count; i++) wn_free(d->cells[i]);
+  wn_free(d->cells);
   d->series = NULL;
-  d->room = 0;
+  d->cells = NULL;
+  d->cell_count = 0;
+  d->room = d->cell_room = 0;
   d->figure.series = NULL;
   d->figure.series_count = 0;
   d->status = WN_OK;
 }
 
-static bool drawing_has_room(struct wn_drawing *d) {
-  if (d->figure.series_count < d->room) return true;
-  const int room = d->room ? 2 * d->room : 8;
-  d->status = WN_RESIZE(d->ctx, "a figure's lines", &d->series, d->room, room);
-  if (d->status != WN_OK) return false;
-  d->figure.series = d->series;
-  d->room = room;
-  return true;
-}
-
 double *wn_drawing_line(struct wn_drawing *d, int64_t count, int colour, int dash, const char *name) {
   size_t bytes;
   void *memory;
-  if (d->status != WN_OK || !drawing_has_room(d)) return NULL;
+  if (d->status == WN_OK)
+    d->status = WN_GROW(d->ctx, "a figure's lines", &d->series, d->figure.series_count, 1, &d->room);
+  if (d->status != WN_OK) return NULL;
+  d->figure.series = d->series;
   if (!wn_mul_size((size_t)count, 4 * sizeof(double), &bytes) || !wn_add_size(bytes, strlen(name) + 1, &bytes)) {
     d->status = wn_fail(d->ctx, WN_ERR_MEMORY, "a line of %lld points", (long long)count);
     return NULL;
@@ -87,6 +86,21 @@ void wn_drawing_layer_line(struct wn_drawing *d, int64_t layers, const double *f
     m[layers + k] = NAN; /* a layer has no x on the axis of heads */
     m[3 * layers + k] = first[(size_t)k * stride];
   }
+}
+
+void wn_drawing_cell(struct wn_drawing *d, const char *format, ...) {
+  char text[320];
+  va_list arguments;
+  if (d->status == WN_OK) d->status = WN_GROW(d->ctx, "a table's cells", &d->cells, d->cell_count, 1, &d->cell_room);
+  if (d->status != WN_OK) return;
+  va_start(arguments, format);
+  wn_print_list(text, sizeof text, format, arguments);
+  va_end(arguments);
+  char *cell = wn_strdup(d->ctx, text);
+  if (cell)
+    d->cells[d->cell_count++] = cell;
+  else
+    d->status = WN_ERR_MEMORY;
 }
 
 void wn_drawing_level(struct wn_drawing *d, const char *name, double y) {

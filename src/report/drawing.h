@@ -1,4 +1,4 @@
-/* A figure that owns its memory, for sections and for results saved as SVG. Private to src/report. */
+/* A figure or a table that owns its memory, for sections and for results saved as SVG. Private to src/report. */
 #ifndef WN_REPORT_DRAWING_H
 #define WN_REPORT_DRAWING_H
 
@@ -12,7 +12,9 @@ struct wn_drawing {
   char id[64], title[400], about[800];
   wn_figure_series *series; /* [room] */
   wn_figure_level levels[WN_DRAWING_LEVELS];
-  int room;
+  size_t room, cell_room;
+  char **cells; /* [cell_room] of a table, row by row */
+  int cell_count;
   wn_status status; /* the first failure; wn_drawing_clear forgets it */
 };
 /* The id is "ID-NUMBER", or "ID" if number is below 0. The title is "TITLE: NAME", or "TITLE" if name is NULL. */
@@ -29,6 +31,8 @@ void wn_drawing_head_points(struct wn_drawing *drawing, int64_t layers, int64_t 
                             size_t stride, int colour, const char *name);
 void wn_drawing_layer_line(struct wn_drawing *drawing, int64_t layers, const double *first, size_t stride, int colour,
                            int dash, const char *name);
+/* Adds the next cell of a table. */
+__attribute__((format(printf, 2, 3))) void wn_drawing_cell(struct wn_drawing *drawing, const char *format, ...);
 /* Adds a horizontal line; more than WN_DRAWING_LEVELS are left out. */
 void wn_drawing_level(struct wn_drawing *drawing, const char *name, double y);
 

@@ -12,8 +12,12 @@
 #include "base/misuse.h"
 #include "base/options.h"
 
-static wn_status page_no_memory(wn_context *ctx) {
-  return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: a page");
+wn_status wn_page_no_memory(wn_page *page) {
+  return wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page");
+}
+
+wn_status wn_page_list(wn_page *page, json_t *list, json_t *value) {
+  return json_array_append_new(list, value) ? wn_page_no_memory(page) : WN_OK;
 }
 
 wn_status wn_page_create(wn_context *ctx, const wn_page_options *options, wn_page **out) {
@@ -38,7 +42,7 @@ wn_status wn_page_create(wn_context *ctx, const wn_page_options *options, wn_pag
   wn_status status = page->title && page->lead && page->figures && page->texts && page->means &&
                              (!options->figures || page->folder) && (!options->live || page->live)
                          ? WN_OK
-                         : page_no_memory(ctx);
+                         : wn_page_no_memory(page);
   if (status == WN_OK && page->folder) status = wn_make_dirs(ctx, page->folder);
   if (status != WN_OK) {
     wn_page_destroy(page);
@@ -74,7 +78,7 @@ wn_status wn_page_add_section(wn_page *page, const char *title) {
   wn_text_add(&page->contents, "<li><a href=\"#part-%d\">", page->sections);
   wn_html_add(&page->contents, title);
   wn_text_add(&page->contents, "</a></li>\n");
-  return page->body.failed || page->contents.failed ? page_no_memory(page->ctx) : WN_OK;
+  return page->body.failed || page->contents.failed ? wn_page_no_memory(page) : WN_OK;
 }
 
 /* Adds a figure's heading, its description, the place where the script draws it, and, to be opened, how it was made. */
@@ -98,7 +102,7 @@ wn_status wn_page_frame(wn_page *page, const wn_figure *f, const char *files, js
     wn_text_add(t, "</code>");
   }
   wn_text_add(t, "</details>\n</section>\n");
-  if (!json || t->failed || json_array_append_new(page->figures, json)) return page_no_memory(page->ctx);
+  if (!json || t->failed || json_array_append_new(page->figures, json)) return wn_page_no_memory(page);
   return WN_OK;
 }
 
@@ -156,11 +160,7 @@ wn_status wn_page_add_table(wn_page *page, const wn_figure *what, const char *co
 /* ---- tiles ---- */
 
 wn_status wn_page_tile(wn_page *page, size_t bytes, struct wn_page_tile **out, int *number) {
-  if (page->tile_count == page->tile_room) {
-    const int room = page->tile_room ? 2 * page->tile_room : 64;
-    WN_TRY(WN_RESIZE(page->ctx, "tiles", &page->tiles, page->tile_count, room));
-    page->tile_room = room;
-  }
+  WN_TRY(WN_GROW(page->ctx, "tiles", &page->tiles, page->tile_count, 1, &page->tile_room));
   struct wn_page_tile *tile = &page->tiles[page->tile_count];
   uint8_t *data;
   WN_TRY(WN_ALLOC(page->ctx, "tile", bytes, &data));
@@ -183,23 +183,19 @@ static void page_differences(uint8_t *data, int64_t T) {
 static wn_status page_add_tiles(wn_page *page, int levels, struct wn_text *out) {
   for (int n = 0; n < page->tile_count; n++) {
     const struct wn_page_tile *tile = &page->tiles[n];
-    const uint8_t *data = tile->data;
-    void *memory = NULL;
-    wn_status status = WN_OK;
+    uint8_t *q = NULL;
     if (tile->text) {
-      WN_TRY(wn_alloc(page->ctx, "tile", tile->bytes, &memory));
-      uint8_t *q = memory;
+      WN_TRY(WN_ALLOC(page->ctx, "tile", tile->bytes, &q));
       for (size_t i = 0; i < tile->bytes; i++) q[i] = (uint8_t)((tile->data[i] * (unsigned)levels + 127) / 255);
       if (tile->grows) page_differences(q, tile->T);
-      data = q;
     }
     wn_text_add(out, "<script type=\"text/plain\" id=\"tile-%d\">", n);
-    status = wn_blob_add(page->ctx, out, data, tile->bytes);
+    const wn_status status = wn_blob_add(page->ctx, out, q ? q : tile->data, tile->bytes);
     wn_text_add(out, "</script>\n");
-    wn_free(memory);
+    wn_free(q);
     WN_TRY(status);
   }
-  return out->failed ? page_no_memory(page->ctx) : WN_OK;
+  return out->failed ? wn_page_no_memory(page) : WN_OK;
 }
 
 /* Adds the JSON inside a script element, so it must not contain "<". */
@@ -211,7 +207,7 @@ static wn_status page_add_json(wn_page *page, int levels, struct wn_text *out) {
   if (root && page->live) json_object_set_new(root, "live", json_pack("{s:s}", "figure", page->live));
   char *s = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(7)) : NULL;
   json_decref(root);
-  if (!s) return page_no_memory(page->ctx);
+  if (!s) return wn_page_no_memory(page);
   wn_text_add(out, "<script type=\"application/json\" id=\"winnow-data\">");
   for (const char *c = s; *c;) {
     const size_t n = strcspn(c, "<");
@@ -220,7 +216,7 @@ static wn_status page_add_json(wn_page *page, int levels, struct wn_text *out) {
   }
   wn_text_add(out, "</script>\n");
   free(s);
-  return out->failed ? page_no_memory(page->ctx) : WN_OK;
+  return out->failed ? wn_page_no_memory(page) : WN_OK;
 }
 
 /* Appends a long text without formatting. */
@@ -302,7 +298,7 @@ static wn_status page_build(wn_page *page, int levels, struct wn_text *t) {
   page_add_raw(t, "\n</script>\n<script>\n");
   page_add_raw(t, wn_page_js);
   page_add_raw(t, "</script>\n</body>\n</html>\n");
-  return t->failed ? page_no_memory(page->ctx) : WN_OK;
+  return t->failed ? wn_page_no_memory(page) : WN_OK;
 }
 
 wn_status wn_page_html(wn_page *page, char **out, size_t *bytes) {

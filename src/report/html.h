@@ -23,12 +23,16 @@ struct wn_page {
   int sections;
   json_t *figures, *texts, *means;
   struct wn_page_tile *tiles;
-  int tile_count, tile_room;
+  int tile_count;
+  size_t tile_room;
 };
 
 /* Adds heading, table and place of a figure; takes over json (NULL: out of memory). files: names the figure's files, or
  * NULL. */
 wn_status wn_page_frame(wn_page *page, const wn_figure *figure, const char *files, json_t *json);
+wn_status wn_page_no_memory(wn_page *page);
+/* Adds to a list of the page; takes over the value (NULL: out of memory). */
+wn_status wn_page_list(wn_page *page, json_t *list, json_t *value);
 wn_status wn_page_tile(wn_page *page, size_t bytes, struct wn_page_tile **out, int *number);
 
 #endif

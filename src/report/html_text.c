@@ -45,17 +45,14 @@ wn_status wn_page_begin_text(wn_page *page, const wn_page_text *t) {
     json_object_set_new(text, "policy", json_string(wn_policy_name(t->budgets->policy)));
     json_object_set_new(text, "evictedAt", json_array());
   }
-  if (!text || json_array_append_new(page->texts, text))
-    return wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page");
-  return WN_OK;
+  return wn_page_list(page, page->texts, text);
 }
 
 wn_status wn_page_set_loss(wn_page *page, double loss) {
   WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(page, PAGE));
   json_t *text = text_last(page);
   if (!text) return wn_fail(page->ctx, WN_ERR_ARGUMENT, "page: no text was begun");
-  return json_object_set_new(text, "loss", json_real(loss)) ? wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page")
-                                                            : WN_OK;
+  return json_object_set_new(text, "loss", json_real(loss)) ? wn_page_no_memory(page) : WN_OK;
 }
 
 /* Adds the lower triangle of a[T,T], mapped by `value`. */
@@ -72,8 +69,7 @@ static wn_status text_add_triangle(wn_page *page, const float *a, int64_t T, boo
       const double v = (double)a[i * T + j];
       *out++ = text_byte(grows ? -expm1(-v) : sqrt(v));
     }
-  return json_array_append_new(list, json_integer(number)) ? wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page")
-                                                           : WN_OK;
+  return wn_page_list(page, list, json_integer(number));
 }
 
 /* Adds the weights of all heads, one after another. */
@@ -86,8 +82,7 @@ static wn_status text_add_heads(wn_page *page, const wn_selection_layer *layer, 
   for (int64_t h = 0; h < layer->heads; h++)
     for (int64_t i = 0; i < T; i++)
       for (int64_t j = 0; j <= i; j++) *out++ = text_byte(sqrt((double)layer->head_weights[(h * T + i) * T + j]));
-  return json_array_append_new(list, json_integer(number)) ? wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page")
-                                                           : WN_OK;
+  return wn_page_list(page, list, json_integer(number));
 }
 
 /* For each token the first row that no longer sees it in any group; T: none. */
@@ -109,16 +104,13 @@ static json_t *text_evictions(const wn_selection_layer *layer) {
 static wn_status text_add_groups(wn_page *page, const wn_selection_layer *layer, json_t *list) {
   struct wn_page_tile *tile;
   int number;
-  if (layer->groups < 2)
-    return json_array_append_new(list, json_null()) ? wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page")
-                                                    : WN_OK;
+  if (layer->groups < 2) return wn_page_list(page, list, json_null());
   WN_TRY(wn_page_tile(page, (size_t)(layer->groups * layer->T) * 4, &tile, &number));
   for (int64_t k = 0; k < layer->groups * layer->T; k++) {
     const int64_t at = layer->evicted_at[k] < layer->T ? layer->evicted_at[k] : layer->T;
     for (int b = 0; b < 4; b++) tile->data[4 * k + b] = (uint8_t)(at >> 8 * b);
   }
-  return json_array_append_new(list, json_integer(number)) ? wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page")
-                                                           : WN_OK;
+  return wn_page_list(page, list, json_integer(number));
 }
 
 wn_status wn_page_add_layer(void *user, const wn_selection_layer *layer) {
@@ -139,8 +131,7 @@ wn_status wn_page_add_layer(void *user, const wn_selection_layer *layer) {
     WN_TRY(text_add_heads(page, layer, json_object_get(text, "heads")));
   }
   json_t *evicted_at = json_object_get(text, "evictedAt");
-  if (evicted_at && json_array_append_new(evicted_at, text_evictions(layer)))
-    return wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page");
+  if (evicted_at && json_array_append_new(evicted_at, text_evictions(layer))) return wn_page_no_memory(page);
   if (!evicted_at) return WN_OK;
   json_t *groups = json_object_get(text, "evictedAtPerHead");
   if (!groups && layer->groups > 1) { /* layers before this one, if any, evict nothing */
@@ -170,8 +161,7 @@ wn_status wn_page_add_mean(wn_page *page, const char *name, const wn_selection_m
   json_t *mean = json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:o}", "name", wn_html_string(name), "layers",
                            (json_int_t)m->layers, "T", (json_int_t)m->T, "size", (json_int_t)m->size, "cell",
                            (json_int_t)m->cell, "sequences", (json_int_t)m->sequences, "loss", m->loss, "w", w);
-  if (!mean || json_array_append_new(page->means, mean))
-    return wn_fail(page->ctx, WN_ERR_MEMORY, "out of memory: a page");
+  if (!mean || json_array_append_new(page->means, mean)) return wn_page_no_memory(page);
   if (f) json_object_set_new(mean, "f", f);
   for (int64_t l = 0; l < m->layers; l++) {
     WN_TRY(text_add_square(page, m->weights + l * m->size * m->size, m->size, true, w));
@@ -323,44 +313,45 @@ static wn_status text_save_csv(wn_page *page, const json_t *text, const char *pa
   return wn_text_save(page->ctx, &t, path);
 }
 
+/* One of the files of a text or a mean: the layers' matrices from `what`. */
+static wn_status text_save_svg(wn_page *page, const char *id, const char *ending, const json_t *object,
+                               const json_t *what, int64_t n, enum colours colours, const char *told) {
+  char path[4096], title[256];
+  const int64_t layers = json_integer_value(json_object_get(object, "layers"));
+  snprintf(title, sizeof title, "%.100s: %s", json_string_value(json_object_get(object, "name")), told);
+  WN_TRY(wn_figure_path(page->ctx, page->folder, id, ending, path, sizeof path));
+  return text_save_matrices(page, what, layers, n, title, colours, path);
+}
+
 static wn_status text_save_files(wn_page *page) {
-  char path[4096], id[64], title[256];
+  char path[4096], id[64], held[140];
   size_t i;
   json_t *text, *mean;
   json_array_foreach(page->texts, i, text) {
-    const int64_t T = (int64_t)json_array_size(json_object_get(text, "tokens")),
-                  L = json_integer_value(json_object_get(text, "layers"));
-    const char *name = json_string_value(json_object_get(text, "name"));
+    const int64_t T = (int64_t)json_array_size(json_object_get(text, "tokens"));
+    const json_t *f = json_object_get(text, "f");
     snprintf(id, sizeof id, "text-%zu", i);
     WN_TRY(wn_figure_path(page->ctx, page->folder, id, ".csv", path, sizeof path));
     WN_TRY(text_save_csv(page, text, path));
-    WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-weights.svg", path, sizeof path));
-    snprintf(title, sizeof title, "%.100s: attention weights, mean over heads (square-root scale)", name);
-    WN_TRY(text_save_matrices(page, json_object_get(text, "w"), L, T, title, WEIGHT, path));
+    WN_TRY(text_save_svg(page, id, "-weights.svg", text, json_object_get(text, "w"), T, WEIGHT,
+                         "attention weights, mean over heads (square-root scale)"));
     if (json_object_get(text, "evictedAt")) {
-      WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-held.svg", path, sizeof path));
-      snprintf(title, sizeof title, "%.100s: held under the budgets, policy %s%s", name,
+      snprintf(held, sizeof held, "held under the budgets, policy %s%s",
                json_string_value(json_object_get(text, "policy")),
                json_object_get(text, "groups") ? ": share of a layer's key-value heads" : "");
-      WN_TRY(text_save_matrices(page, text, L, T, title, HELD, path));
+      WN_TRY(text_save_svg(page, id, "-held.svg", text, text, T, HELD, held));
     }
-    if (!json_object_get(text, "f")) continue;
-    WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-F.svg", path, sizeof path));
-    snprintf(title, sizeof title, "%.100s: 1 - exp(-F), the part of a weight that selection removes", name);
-    WN_TRY(text_save_matrices(page, json_object_get(text, "f"), L, T, title, MASKED, path));
+    if (f)
+      WN_TRY(text_save_svg(page, id, "-F.svg", text, f, T, MASKED,
+                           "1 - exp(-F), the part of a weight that selection removes"));
   }
   json_array_foreach(page->means, i, mean) {
-    const int64_t n = json_integer_value(json_object_get(mean, "size")),
-                  L = json_integer_value(json_object_get(mean, "layers"));
+    const int64_t n = json_integer_value(json_object_get(mean, "size"));
+    const json_t *f = json_object_get(mean, "f");
     snprintf(id, sizeof id, "mean-%zu", i);
-    const char *name = json_string_value(json_object_get(mean, "name"));
-    WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-weights.svg", path, sizeof path));
-    snprintf(title, sizeof title, "%.100s: mean attention weights (square-root scale)", name);
-    WN_TRY(text_save_matrices(page, json_object_get(mean, "w"), L, n, title, WEIGHT, path));
-    if (!json_object_get(mean, "f")) continue;
-    WN_TRY(wn_figure_path(page->ctx, page->folder, id, "-F.svg", path, sizeof path));
-    snprintf(title, sizeof title, "%.100s: mean of 1 - exp(-F)", name);
-    WN_TRY(text_save_matrices(page, json_object_get(mean, "f"), L, n, title, MASKED, path));
+    WN_TRY(text_save_svg(page, id, "-weights.svg", mean, json_object_get(mean, "w"), n, WEIGHT,
+                         "mean attention weights (square-root scale)"));
+    if (f) WN_TRY(text_save_svg(page, id, "-F.svg", mean, f, n, MASKED, "mean of 1 - exp(-F)"));
   }
   return WN_OK;
 }

@@ -131,7 +131,6 @@ static const char *prune_unit(const char *name) {
 wn_status wn_prune_comparison_load(wn_context *ctx, const char *path, wn_prune_comparison *out) {
   WN_CHECK_CALL(WN_POINTER(path), WN_POINTER(out));
   json_t *j;
-  void *names = NULL, *layers = NULL, *rows = NULL;
   *out = (wn_prune_comparison){0};
   WN_TRY(wn_json_load_file(ctx, WN_JSON_TABLE, path, &j));
   const json_t *results = json_object_get(j, "results");
@@ -140,18 +139,15 @@ wn_status wn_prune_comparison_load(wn_context *ctx, const char *path, wn_prune_c
   if (count < 1 || count > ROWS) {
     status = wn_fail(ctx, WN_ERR_FORMAT, "%s: no \"results\": not a comparison of winnow prune compare", path);
   } else {
-    status = wn_alloc(ctx, "names", SUBJECTS * sizeof(char *), &names);
-    if (status == WN_OK) status = wn_alloc(ctx, "layers", SUBJECTS * sizeof(int64_t), &layers);
-    if (status == WN_OK) status = wn_alloc(ctx, "results", count * sizeof(wn_prune_row), &rows);
     *out = (wn_prune_comparison){.context = json_integer_value(json_object_get(j, "context")),
                                  .rows = json_integer_value(json_object_get(j, "rows")),
                                  .counted = (uint64_t)json_integer_value(json_object_get(j, "counted")),
                                  .margin = json_number_value(json_object_get(j, "margin")),
                                  .unit = prune_unit(json_string_value(json_object_get(j, "unit"))),
-                                 .names = names,
-                                 .layers = layers,
-                                 .results = rows,
                                  .capacity = (int64_t)count};
+    status = WN_ALLOC(ctx, "names", SUBJECTS, &out->names);
+    if (status == WN_OK) status = WN_ALLOC(ctx, "layers", SUBJECTS, &out->layers);
+    if (status == WN_OK) status = WN_ALLOC(ctx, "results", count, &out->results);
   }
   for (size_t i = 0; status == WN_OK && i < count; i++)
     status = prune_load_row(ctx, path, json_array_get(results, i), out, &out->results[i]);

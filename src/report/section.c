@@ -32,10 +32,13 @@ wn_status wn_report_add(struct wn_report *r, struct wn_drawing *d) {
   return status;
 }
 
-wn_status wn_report_add_table(struct wn_report *r, const wn_figure *what, const char *const *head, int columns,
-                              const char *const *cells, int64_t rows) {
-  wn_figure f = *what;
-  f.command = r->command;
-  WN_TRY(wn_report_head(r));
-  return wn_page_add_table(r->page, &f, head, columns, cells, rows);
+wn_status wn_report_add_table(struct wn_report *r, struct wn_drawing *d, const char *const *head, int columns) {
+  wn_status status = d->status;
+  d->figure.command = r->command;
+  if (status == WN_OK) status = wn_report_head(r);
+  if (status == WN_OK)
+    status =
+        wn_page_add_table(r->page, &d->figure, head, columns, (const char *const *)d->cells, d->cell_count / columns);
+  wn_drawing_clear(d);
+  return status;
 }

@@ -54,8 +54,9 @@ const struct wn_section *wn_section_at(int i);
 
 /* Adds the drawing as a figure of the current section, and clears it. */
 wn_status wn_report_add(struct wn_report *report, struct wn_drawing *drawing);
-wn_status wn_report_add_table(struct wn_report *report, const wn_figure *what, const char *const *head, int columns,
-                              const char *const *cells, int64_t rows);
+/* The same for its cells, as a table. */
+wn_status wn_report_add_table(struct wn_report *report, struct wn_drawing *drawing, const char *const *head,
+                              int columns);
 /* Adds the section's heading if it has none yet, for figures that are added to the page directly. */
 wn_status wn_report_head(struct wn_report *report);
 /* Passes "PATH: ..." to the options' `note`. */

@@ -166,7 +166,7 @@ static void destroy_scratch(struct wn_bpe_scratch *s) {
   wn_bytes_clear(&s->spans);
   wn_free(s->cache);
   wn_free(s->symbols);
-  wn_free(s->heap);
+  wn_free(s->heap.all);
   wn_free(s);
 }
 
@@ -191,12 +191,12 @@ static wn_status take_scratch(const struct wn_bpe *bpe, struct wn_bpe_scratch **
 #define KEEP_SYMBOLS ((size_t)1 << 16) /* a scratch larger than this is freed after the call */
 
 static void give_scratch(const struct wn_bpe *bpe, struct wn_bpe_scratch *s) {
-  if (s->symbol_room > KEEP_SYMBOLS || s->heap_room > KEEP_SYMBOLS) {
+  if (s->symbol_room > KEEP_SYMBOLS || s->heap.room > KEEP_SYMBOLS) {
     wn_free(s->symbols);
-    wn_free(s->heap);
+    wn_free(s->heap.all);
     s->symbols = NULL;
-    s->heap = NULL;
-    s->symbol_room = s->heap_room = 0;
+    s->symbol_room = 0;
+    s->heap = (struct wn_heap){0};
   }
   for (int i = 0; i < 2; i++) {
     if (s->normal[i].capacity > KEEP_SYMBOLS) wn_bytes_clear(&s->normal[i]);

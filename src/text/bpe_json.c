@@ -66,8 +66,13 @@ static const json_t *bpe_json_sequence(const json_t *object, const char *key) {
 
 /* --- normalizer --- */
 
+const char *const wn_bpe_json_forms[] = {[WN_NORMALIZE_NFC] = "NFC",
+                                         [WN_NORMALIZE_NFD] = "NFD",
+                                         [WN_NORMALIZE_NFKC] = "NFKC",
+                                         [WN_NORMALIZE_NFKD] = "NFKD",
+                                         NULL};
+
 static wn_status read_normalizer(struct reader *r, const json_t *object, int depth) {
-  static const char *const forms[4] = {"NFC", "NFD", "NFKC", "NFKD"};
   const char *type, *text;
   if (!object || json_is_null(object)) return WN_OK;
   WN_TRY(get_type(r, object, "normalizer", &type));
@@ -79,17 +84,10 @@ static wn_status read_normalizer(struct reader *r, const json_t *object, int dep
   }
   if (r->bpe->normalize_count == WN_BPE_STEPS) return unknown(r, "more normalizers than twelve, among them", type);
   struct wn_normalize_step step = {0};
-  int form = -1;
-  for (int i = 0; i < 4; i++)
-    if (!strcmp(type, forms[i])) form = i;
-  if (form == 0) {
-    step.kind = WN_NORMALIZE_NFC;
-  } else if (form == 1) {
-    step.kind = WN_NORMALIZE_NFD;
-  } else if (form == 2) {
-    step.kind = WN_NORMALIZE_NFKC;
-  } else if (form == 3) {
-    step.kind = WN_NORMALIZE_NFKD;
+  int form = 0;
+  while (wn_bpe_json_forms[form] && strcmp(type, wn_bpe_json_forms[form]) != 0) form++;
+  if (wn_bpe_json_forms[form]) {
+    step.kind = form;
   } else if (!strcmp(type, "Prepend")) {
     step.kind = WN_NORMALIZE_PREPEND;
     WN_TRY(get_string(r, object, "normalizer", "prepend", &text));
@@ -118,13 +116,15 @@ static wn_status read_normalizer(struct reader *r, const json_t *object, int dep
 
 /* --- pre_tokenizer --- */
 
+const char *const wn_bpe_json_behaviors[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext",
+                                             "Contiguous"};
+
 static wn_status read_behavior(const struct reader *r, const json_t *object, int *out) {
-  static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
   const char *name;
   WN_TRY(get_string(r, object, "pre_tokenizer", "behavior", &name));
   *out = WN_SPLIT_ISOLATED;
   for (int i = 0; i < 5 && name; i++)
-    if (!strcmp(name, names[i])) {
+    if (!strcmp(name, wn_bpe_json_behaviors[i])) {
       *out = i;
       return WN_OK;
     }

@@ -3,6 +3,7 @@
 #define WN_TEXT_BPE_SPLIT_H
 
 #include "text/bpe.h"
+#include "text/heap.h"
 #include "text/normalize.h"
 
 #define WN_CACHE_WORD 22 /* longest word in the cache, in bytes */
@@ -17,10 +18,6 @@ struct wn_cached_word { /* one cache line */
 
 struct wn_symbol {
   int32_t id, previous, next; /* id -1: merged into its left neighbour */
-};
-struct wn_candidate {
-  uint32_t rank;
-  int32_t at, left, right; /* the left symbol, and the pair when it was queued */
 };
 
 /* Working memory of one call of wn_bpe_encode. Kept in a pool, so that several threads can encode with one
@@ -37,8 +34,7 @@ struct wn_bpe_scratch {
   struct wn_cached_word *cache;         /* [WN_CACHE_ENTRIES] */
   struct wn_symbol *symbols;
   size_t symbol_room;
-  struct wn_candidate *heap;
-  size_t heap_room, heap_count;
+  struct wn_heap heap;
   char error[256];
 };
 

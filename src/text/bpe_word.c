@@ -26,7 +26,7 @@ static inline const struct wn_merge *find_merge(const struct wn_bpe *bpe, int32_
 }
 
 static wn_status symbols_room(struct wn_bpe_scratch *s, size_t count) {
-  return wn_text_grow(NULL, "tokenizer", &s->symbols, sizeof *s->symbols, 0, count, &s->symbol_room);
+  return WN_GROW(NULL, "tokenizer", &s->symbols, 0, count, &s->symbol_room);
 }
 
 /* The first symbols of a word: bytes, or characters, where one without a token becomes bytes or the unknown token. */
@@ -101,53 +101,26 @@ static size_t merge_short(const struct wn_bpe *bpe, struct wn_symbol *symbols, s
   return n;
 }
 
-static inline bool bpe_encode_before(const struct wn_candidate *a, const struct wn_candidate *b) {
-  return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
-}
-
-static wn_status heap_push(struct wn_bpe_scratch *s, int32_t at) {
+static wn_status queue_pair(struct wn_bpe_scratch *s, int32_t at) {
   const struct wn_symbol *left = &s->symbols[at];
   if (left->next < 0) return WN_OK;
-  const struct wn_merge *m = find_merge(s->bpe, left->id, s->symbols[left->next].id);
+  const struct wn_symbol *right = &s->symbols[left->next];
+  const struct wn_merge *m = find_merge(s->bpe, left->id, right->id);
   if (!m) return WN_OK;
-  if (s->heap_count == s->heap_room)
-    WN_TRY(wn_text_grow(NULL, "tokenizer", &s->heap, sizeof *s->heap, s->heap_count, 1, &s->heap_room));
-  struct wn_candidate c = {.rank = m->rank, .at = at, .left = left->id, .right = s->symbols[left->next].id};
-  size_t i = s->heap_count++;
-  while (i > 0 && bpe_encode_before(&c, &s->heap[(i - 1) / 2])) {
-    s->heap[i] = s->heap[(i - 1) / 2];
-    i = (i - 1) / 2;
-  }
-  s->heap[i] = c;
-  return WN_OK;
-}
-
-static struct wn_candidate heap_pop(struct wn_bpe_scratch *s) {
-  struct wn_candidate top = s->heap[0], last = s->heap[--s->heap_count];
-  size_t i = 0, n = s->heap_count;
-  for (;;) {
-    size_t child = 2 * i + 1;
-    if (child >= n) break;
-    if (child + 1 < n && bpe_encode_before(&s->heap[child + 1], &s->heap[child])) child++;
-    if (!bpe_encode_before(&s->heap[child], &last)) break;
-    s->heap[i] = s->heap[child];
-    i = child;
-  }
-  if (n) s->heap[i] = last;
-  return top;
+  return wn_heap_push(&s->heap, (struct wn_candidate){.rank = m->rank, .at = at, .left = left->id, .right = right->id});
 }
 
 static wn_status merge_long(struct wn_bpe_scratch *s, size_t *count) {
   struct wn_symbol *symbols = s->symbols;
   const int32_t n = (int32_t)*count;
-  s->heap_count = 0;
+  s->heap.count = 0;
   for (int32_t i = 0; i < n; i++) {
     symbols[i].previous = i - 1;
     symbols[i].next = i + 1 < n ? i + 1 : -1;
   }
-  for (int32_t i = 0; i < n; i++) WN_TRY(heap_push(s, i));
-  while (s->heap_count > 0) {
-    struct wn_candidate c = heap_pop(s);
+  for (int32_t i = 0; i < n; i++) WN_TRY(queue_pair(s, i));
+  while (s->heap.count > 0) {
+    struct wn_candidate c = wn_heap_pop(&s->heap);
     struct wn_symbol *left = &symbols[c.at];
     /* stale: one of the two was merged in the meantime */
     if (left->id != c.left || left->next < 0 || symbols[left->next].id != c.right) continue;
@@ -158,8 +131,8 @@ static wn_status merge_long(struct wn_bpe_scratch *s, size_t *count) {
     right->id = -1;
     left->next = right->next;
     if (left->next >= 0) symbols[left->next].previous = c.at;
-    if (left->previous >= 0) WN_TRY(heap_push(s, left->previous));
-    WN_TRY(heap_push(s, c.at));
+    if (left->previous >= 0) WN_TRY(queue_pair(s, left->previous));
+    WN_TRY(queue_pair(s, c.at));
   }
   size_t kept = 0; /* never ahead of the reading position */
   for (int32_t i = 0, next; i >= 0; i = next) {

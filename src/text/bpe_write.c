@@ -11,27 +11,24 @@ static json_t *token_string(const struct wn_bpe *bpe, int32_t id) {
   return json_stringn(text, n);
 }
 
-/* Takes over the caller's reference to value. On failure the list becomes NULL, and so does everything built from
- * it. */
-static void bpe_write_append(json_t **list, json_t *value) {
+void wn_json_list_add(json_t **list, json_t *value) {
   if (json_array_append_new(*list, value) == 0) return;
   json_decref(*list);
   *list = NULL;
 }
 
 static json_t *write_normalizer(const struct wn_bpe *bpe) {
-  static const char *const forms[4] = {"NFC", "NFD", "NFKC", "NFKD"};
   if (bpe->normalize_count == 0) return json_null();
   json_t *list = json_array();
   for (int i = 0; i < bpe->normalize_count; i++) {
     const struct wn_normalize_step *step = &bpe->normalize[i];
     if (step->kind == WN_NORMALIZE_PREPEND)
-      bpe_write_append(&list, json_pack("{s:s, s:s}", "type", "Prepend", "prepend", step->to));
+      wn_json_list_add(&list, json_pack("{s:s, s:s}", "type", "Prepend", "prepend", step->to));
     else if (step->kind == WN_NORMALIZE_REPLACE)
-      bpe_write_append(&list, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", step->from,
+      wn_json_list_add(&list, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", step->from,
                                         "content", step->to));
     else
-      bpe_write_append(&list, json_pack("{s:s}", "type", forms[step->kind]));
+      wn_json_list_add(&list, json_pack("{s:s}", "type", wn_bpe_json_forms[step->kind]));
   }
   return json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", list);
 }
@@ -42,7 +39,6 @@ static json_t *byte_level(bool prefix, bool regex) {
 }
 
 static json_t *write_pre_tokenizer(const struct wn_bpe *bpe) {
-  static const char *const behaviors[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
   json_t *list = json_array();
   bool prefix = false, regex = false;
   for (int i = 0; i < bpe->split_count; i++) {
@@ -53,14 +49,14 @@ static json_t *write_pre_tokenizer(const struct wn_bpe *bpe) {
       break;
     }
     if (step->kind == WN_SPLIT_METASPACE)
-      bpe_write_append(&list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", "\xE2\x96\x81",
+      wn_json_list_add(&list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", "\xE2\x96\x81",
                                         "prepend_scheme", wn_bpe_json_schemes[step->prepend], "split", 0));
     else
-      bpe_write_append(&list, json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
-                                        wn_pattern_text(step->pattern), "behavior", behaviors[step->behavior], "invert",
-                                        step->invert));
+      wn_json_list_add(&list, json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
+                                        wn_pattern_text(step->pattern), "behavior",
+                                        wn_bpe_json_behaviors[step->behavior], "invert", step->invert));
   }
-  if (bpe->byte_level) bpe_write_append(&list, byte_level(prefix, regex));
+  if (bpe->byte_level) wn_json_list_add(&list, byte_level(prefix, regex));
   if (list && json_array_size(list) == 0) {
     json_decref(list);
     return json_null();
@@ -71,16 +67,16 @@ static json_t *write_pre_tokenizer(const struct wn_bpe *bpe) {
 static json_t *write_decoder(const struct wn_bpe *bpe) {
   if (bpe->byte_level) return byte_level(true, true);
   json_t *list = json_array();
-  if (bpe->bytes) bpe_write_append(&list, json_pack("{s:s}", "type", "ByteFallback"));
+  if (bpe->bytes) wn_json_list_add(&list, json_pack("{s:s}", "type", "ByteFallback"));
   if (bpe->strip == WN_STRIP_MARKS)
-    bpe_write_append(&list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", "\xE2\x96\x81",
+    wn_json_list_add(&list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", "\xE2\x96\x81",
                                       "prepend_scheme", "always", "split", 0));
   else if (bpe->marks)
-    bpe_write_append(&list, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", "\xE2\x96\x81",
+    wn_json_list_add(&list, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", "\xE2\x96\x81",
                                       "content", " "));
-  bpe_write_append(&list, json_pack("{s:s}", "type", "Fuse"));
+  wn_json_list_add(&list, json_pack("{s:s}", "type", "Fuse"));
   if (bpe->strip == WN_STRIP_SPACE)
-    bpe_write_append(&list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
+    wn_json_list_add(&list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));
   return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 
@@ -89,7 +85,7 @@ static json_t *write_added(const struct wn_bpe *bpe) {
   for (int32_t id = 0; id < bpe->vocab.size; id++) {
     const struct wn_token *t = &bpe->vocab.tokens[id];
     if (t->kind != WN_TOKEN_SPECIAL && t->kind != WN_TOKEN_ADDED) continue;
-    bpe_write_append(&list, json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", id, "content", token_string(bpe, id),
+    wn_json_list_add(&list, json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", id, "content", token_string(bpe, id),
                                       "single_word", t->single_word, "lstrip", t->lstrip, "rstrip", t->rstrip,
                                       "normalized", t->normalized, "special", t->kind == WN_TOKEN_SPECIAL));
   }
@@ -101,13 +97,20 @@ static int bpe_write_by_rank(const void *a, const void *b) {
   return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
+wn_status wn_bpe_merges(wn_context *ctx, const struct wn_bpe *bpe, const struct wn_merge ***out, uint32_t *count) {
+  uint32_t n = 0;
+  WN_TRY(WN_ALLOC(ctx, "merges", bpe->merge_count + 1, out));
+  for (uint32_t i = 0; bpe->merges && i <= bpe->merge_mask; i++)
+    if (bpe->merges[i].pair != UINT64_MAX) (*out)[n++] = &bpe->merges[i];
+  if (n) qsort(*out, n, sizeof **out, bpe_write_by_rank);
+  *count = n;
+  return WN_OK;
+}
+
 static wn_status write_merges(wn_context *ctx, const struct wn_bpe *bpe, json_t *list) {
   const struct wn_merge **order;
-  WN_TRY(WN_ALLOC(ctx, "merges", bpe->merge_count, &order));
-  uint32_t n = 0;
-  for (uint32_t i = 0; bpe->merges && i <= bpe->merge_mask; i++)
-    if (bpe->merges[i].pair != UINT64_MAX) order[n++] = &bpe->merges[i];
-  if (n) qsort(order, n, sizeof *order, bpe_write_by_rank);
+  uint32_t n;
+  WN_TRY(wn_bpe_merges(ctx, bpe, &order, &n));
   bool complete = true;
   for (uint32_t i = 0; i < n && complete; i++)
     complete = !json_array_append_new(list, json_pack("[o, o]", token_string(bpe, (int32_t)(order[i]->pair >> 32)),

@@ -146,10 +146,8 @@ static wn_status chat_between(wn_context *ctx, const struct wn_template_text *wi
       memcmp(without->data + without->bytes - after, with->data + end, after) != 0)
     return WN_OK;
   const size_t n = without->bytes - after - begin;
-  void *p;
-  WN_TRY(wn_alloc(ctx, "text", n + 1, &p));
-  memcpy(p, without->data + begin, n);
-  *out = p;
+  WN_TRY(WN_ALLOC(ctx, "text", n + 1, out));
+  memcpy(*out, without->data + begin, n);
   return WN_OK;
 }
 

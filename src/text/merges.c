@@ -1,7 +1,7 @@
 /* Byte-pair encoding with scores, as in SentencePiece 0.1.97 (bpe_model.cc). Of all neighbours whose joined text is a
  * piece, the pair with the highest score is merged, of equals the leftmost, until none is left. An unused piece is cut
  * again into the two that it was last made of. User-defined symbols are cut out first (at each position the longest)
- * and never merged. Memory: 16 bytes a character, 12 a queued pair. Cost: O(n log n) with a heap. Models of characters
+ * and never merged. Memory: 16 bytes a character and a queued pair. Cost: O(n log n) with a heap. Models of characters
  * (char_model.cc) stop before the merges. Those of words (word_model.cc) have no symbols: a word begins at each space.
  */
 #include "text/pieces.h"
@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "text/finder.h"
+#include "text/heap.h"
 #include "text/utf8.h"
 
 #define FROZEN 0x80000000u
@@ -19,25 +20,21 @@ struct merges_symbol {
   uint32_t at, bytes;     /* position in the text; bytes 0: merged into the symbol before; FROZEN: never merged */
 };
 
-/* A queued pair: its left symbol, and the bytes of both. */
-struct merges_pair {
-  float score;
-  int32_t left;
-  uint32_t bytes;
-};
-
 struct merges {
   const struct wn_pieces *pieces;
   const char *text;
   struct merges_symbol *symbols; /* [count] */
   size_t count;
-  struct merges_pair *heap; /* [room] */
-  size_t waiting, room;
+  struct wn_heap heap;
   uint16_t *cut; /* [V] of an unused piece: the bytes of the left one of the two that it was last made of; or NULL */
 };
 
-static inline bool merges_before(const struct merges_pair *a, const struct merges_pair *b) {
-  return a->score != b->score ? a->score > b->score : a->left < b->left;
+/* The higher the score, the lower. */
+static uint32_t merges_rank(float score) {
+  uint32_t bits;
+  score += 0.0f; /* -0 is 0 */
+  memcpy(&bits, &score, sizeof bits);
+  return bits >> 31 ? bits : 0x7fffffffu - bits;
 }
 
 /* Queues a symbol and the next one, if together they are a piece. */
@@ -48,28 +45,8 @@ static wn_status merges_push(struct merges *m, int32_t left) {
   const int32_t id = wn_pieces_find(m->pieces, m->text + m->symbols[left].at, bytes);
   if (id == WN_NO_PIECE) return WN_OK;
   if (m->cut && wn_spm_unused(m->pieces->tok->spm, id)) m->cut[id] = (uint16_t)m->symbols[left].bytes;
-  if (m->waiting == m->room) {
-    const size_t room = m->room + m->room / 2 + 1024;
-    WN_TRY(WN_RESIZE(NULL, "merges", &m->heap, m->waiting, room));
-    m->room = room;
-  }
-  const struct merges_pair pair = {wn_spm_score(m->pieces->tok->spm, id), left, bytes};
-  size_t i = m->waiting++;
-  for (; i > 0 && merges_before(&pair, &m->heap[(i - 1) / 2]); i = (i - 1) / 2) m->heap[i] = m->heap[(i - 1) / 2];
-  m->heap[i] = pair;
-  return WN_OK;
-}
-
-static struct merges_pair merges_pop(struct merges *m) {
-  const struct merges_pair top = m->heap[0], last = m->heap[--m->waiting];
-  size_t i = 0;
-  for (size_t child; (child = 2 * i + 1) < m->waiting; i = child) {
-    if (child + 1 < m->waiting && merges_before(&m->heap[child + 1], &m->heap[child])) child++;
-    if (!merges_before(&m->heap[child], &last)) break;
-    m->heap[i] = m->heap[child];
-  }
-  if (m->waiting) m->heap[i] = last;
-  return top;
+  const uint32_t rank = merges_rank(wn_spm_score(m->pieces->tok->spm, id));
+  return wn_heap_push(&m->heap, (struct wn_candidate){.rank = rank, .at = left, .left = (int32_t)bytes});
 }
 
 /* The symbols before any merge. */
@@ -98,19 +75,20 @@ static wn_status merges_split(struct merges *m, size_t bytes, struct wn_finder_w
 
 static wn_status merges_run(struct merges *m) {
   for (size_t i = 0; i < m->count; i++) WN_TRY(merges_push(m, (int32_t)i));
-  while (m->waiting > 0) {
-    const struct merges_pair pair = merges_pop(m);
-    struct merges_symbol *left = &m->symbols[pair.left];
+  while (m->heap.count > 0) {
+    const struct wn_candidate pair = wn_heap_pop(&m->heap);
+    const uint32_t bytes = (uint32_t)pair.left;
+    struct merges_symbol *left = &m->symbols[pair.at];
     /* stale: one of the two was merged in the meantime */
     if (left->bytes == 0 || left->next < 0) continue;
     struct merges_symbol *right = &m->symbols[left->next];
-    if (left->bytes + right->bytes != pair.bytes) continue;
-    left->bytes = pair.bytes;
+    if (left->bytes + right->bytes != bytes) continue;
+    left->bytes = bytes;
     right->bytes = 0;
     left->next = right->next;
-    if (left->next >= 0) m->symbols[left->next].previous = pair.left;
+    if (left->next >= 0) m->symbols[left->next].previous = pair.at;
     WN_TRY(merges_push(m, left->previous));
-    WN_TRY(merges_push(m, pair.left));
+    WN_TRY(merges_push(m, pair.at));
   }
   return WN_OK;
 }
@@ -135,7 +113,7 @@ static wn_status merges_lengths(struct merges *m, size_t bytes, uint16_t *length
   if (status == WN_OK && m->pieces->tok->info.bpe) status = merges_run(m);
   for (int32_t i = status == WN_OK && m->count ? 0 : -1; i >= 0; i = m->symbols[i].next)
     merges_measure(m, m->symbols[i].at, m->symbols[i].bytes & ~FROZEN, length);
-  wn_free(m->heap);
+  wn_free(m->heap.all);
   wn_free(m->symbols);
   wn_free(m->cut);
   return status;

@@ -8,19 +8,12 @@
 #include <utf8proc.h>
 #include "base/alloc.h"
 #include "base/error.h"
+#include "text/tokenizer.h"
 #include "text/utf8.h"
 
 wn_status wn_bytes_add(wn_context *ctx, struct wn_bytes *b, const char *more, size_t n) {
-  size_t need;
-  if (!wn_add_size(b->count, n, &need) || !wn_add_size(need, 1, &need))
-    return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: text");
-  if (need > b->capacity) {
-    size_t room = b->capacity > SIZE_MAX / 2 ? need : 2 * b->capacity;
-    if (room < need) room = need;
-    if (room < 64) room = 64;
-    WN_TRY(WN_RESIZE(ctx, "text", &b->data, b->count, room));
-    b->capacity = room;
-  }
+  if (n == SIZE_MAX) return wn_fail(ctx, WN_ERR_MEMORY, "out of memory: text");
+  WN_TRY(WN_GROW(ctx, "text", &b->data, b->count, n + 1, &b->capacity));
   if (n) memcpy(b->data + b->count, more, n);
   b->count += n;
   b->data[b->count] = 0;

@@ -15,7 +15,6 @@
 #define TABLE(b, name, type) ((type *)(b)->name.data)
 
 wn_status wn_schema_begin(struct wn_schema_builder *b) {
-  void *memory;
 #define SCHEMA_TABLE(name, type, limit)                                                                                \
   b->name = (struct wn_schema_table){.what = #name, .element = sizeof(type), .most = (limit)}
   SCHEMA_TABLE(shapes, struct wn_shape, WN_SCHEMA_VALUES);
@@ -29,8 +28,7 @@ wn_status wn_schema_begin(struct wn_schema_builder *b) {
 #undef SCHEMA_TABLE
   b->regulars = (struct wn_schema_table){
       .what = "regular expressions", .element = sizeof(struct wn_regular *), .most = WN_SCHEMA_VALUES};
-  WN_TRY(wn_alloc(b->ctx, "a schema", sizeof *b->out, &memory));
-  b->out = memory;
+  WN_TRY(WN_ALLOC(b->ctx, "a schema", 1, &b->out));
   b->out->users = 1;
   b->steps = REGULAR_STEPS;
   b->made = json_array();
@@ -72,12 +70,7 @@ wn_status wn_schema_add(struct wn_schema_builder *b, struct wn_schema_table *t, 
   *at = t->count;
   if (more > t->most - t->count)
     return wn_fail(b->ctx, WN_ERR_UNSUPPORTED, "the schema is too large: more than %u %s", t->most, t->what);
-  if (t->count + more > t->capacity) {
-    uint32_t room = t->capacity ? 2 * t->capacity : 64;
-    if (room < t->count + more) room = t->count + more;
-    WN_TRY(wn_resize(b->ctx, "a schema", &t->data, t->element, t->count, room));
-    t->capacity = room;
-  }
+  WN_TRY(wn_grow(b->ctx, "a schema", &t->data, t->element, t->count, more, &t->capacity));
   t->count += more;
   return WN_OK;
 }

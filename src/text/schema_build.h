@@ -7,7 +7,8 @@
 struct wn_schema_table {
   const char *what;
   size_t element;
-  uint32_t most, count, capacity;
+  uint32_t most, count;
+  size_t capacity;
   void *data;
 };
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/number.h"
+#include "base/text.h"
 #include "text/schema_read.h"
 
 static void schema_path(const struct wn_schema_place *at, char *out, size_t bytes) {
@@ -35,9 +36,8 @@ wn_status wn_schema_refuse(struct wn_schema_builder *b, wn_status status, const 
 }
 
 bool wn_schema_is_annotation(const char *keyword) {
-  static const char *const names[] = {"$schema",     "$id",     "$defs",    "definitions", "$comment", "title",
-                                      "description", "default", "examples", "deprecated",  "readOnly", "writeOnly"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-    if (!strcmp(names[i], keyword)) return true;
-  return false;
+  static const char *const names[] = {"$schema",  "$id",         "$defs",   "definitions", "$comment",
+                                      "title",    "description", "default", "examples",    "deprecated",
+                                      "readOnly", "writeOnly",   NULL};
+  return wn_listed(names, keyword);
 }

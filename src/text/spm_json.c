@@ -49,13 +49,8 @@ static wn_status spm_json_cannot_symbol(wn_context *ctx, int32_t id, const char 
   return spm_json_cannot(ctx, text);
 }
 
-void wn_json_list_add(json_t **list, json_t *value) {
-  if (json_array_append_new(*list, value) == 0) return;
-  json_decref(*list);
-  *list = NULL;
-}
-
-void wn_json_object_add(json_t **object, const char *key, json_t *value) {
+/* Appends to an object as wn_json_list_add does to a list. */
+static void spm_json_object_add(json_t **object, const char *key, json_t *value) {
   if (json_object_set_new(*object, key, value) == 0) return;
   json_decref(*object);
   *object = NULL;
@@ -157,12 +152,11 @@ static wn_status spm_json_bpe(struct spm_writer *w, json_t **out) {
   const wn_tokenizer *tok = w->tok;
   const size_t count = spm_json_cuts(w, NULL);
   const int32_t unknown = wn_spm_unknown(tok->spm);
-  void *memory;
+  struct spm_cut *cuts;
   if (w->tok->pieces->unused) return spm_json_cannot(w->ctx, "has pieces that are cut again after they were joined");
   WN_TRY(spm_json_check_symbols(w->ctx, tok));
-  WN_TRY(wn_alloc(w->ctx, "merges", (count + 1) * sizeof(struct spm_cut), &memory));
+  WN_TRY(WN_ALLOC(w->ctx, "merges", count + 1, &cuts));
   json_t *vocab = json_object(), *merges = json_array();
-  struct spm_cut *cuts = memory;
   spm_json_cuts(w, cuts);
   if (count) qsort(cuts, count, sizeof *cuts, spm_json_better);
   for (size_t i = 0; i < count; i++) {
@@ -172,7 +166,7 @@ static wn_status spm_json_bpe(struct spm_writer *w, json_t **out) {
     wn_json_list_add(&merges, json_pack("[o, o]", spm_json_text(text, cuts[i].at),
                                         spm_json_text(text + cuts[i].at, bytes - cuts[i].at)));
   }
-  wn_free(memory);
+  wn_free(cuts);
   bool twice = false;
   for (int32_t id = 0; id < tok->vocab_size && vocab; id++) {
     json_t *text = spm_json_piece(tok, id);
@@ -375,7 +369,7 @@ wn_status wn_bytes_write_json(wn_context *ctx, json_t **out) {
     const int32_t point = wn_byte_alphabet(byte);
     const char text[3] = {(char)(point < 0x80 ? point : 0xC0 | point >> 6),
                           (char)(point < 0x80 ? 0 : 0x80 | (point & 0x3F)), 0};
-    wn_json_object_add(&vocab, text, json_integer(byte));
+    spm_json_object_add(&vocab, text, json_integer(byte));
   }
   json_t *model = json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:[]}", "type", "BPE", "dropout",
                             "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,

@@ -26,9 +26,4 @@ bool wn_unigram_json_is(const json_t *root);
 wn_status wn_unigram_read_json(wn_context *ctx, const char *name, const json_t *root, struct wn_bytes *model,
                                int32_t *bos);
 
-/* Appends to a list or an object. On failure it becomes NULL, and so does everything built from it; NULL is allowed.
- * Both take over the caller's reference to value. */
-void wn_json_list_add(json_t **list, json_t *value);
-void wn_json_object_add(json_t **object, const char *key, json_t *value);
-
 #endif

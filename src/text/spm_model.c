@@ -120,19 +120,16 @@ static wn_status spm_pieces(wn_context *ctx, const char *name, const void *model
 
 wn_status wn_spm_create(wn_context *ctx, const char *name, const void *model, size_t bytes,
                         const struct wn_spm_info *info, struct wn_spm **out) {
-  void *p;
   size_t slots = 64;
-  *out = NULL;
-  WN_TRY(wn_alloc(ctx, "tokenizer", sizeof **out, &p));
-  struct wn_spm *spm = *out = p;
+  WN_TRY(WN_ALLOC(ctx, "tokenizer", 1, out));
+  struct wn_spm *spm = *out;
   *spm = (struct wn_spm){.info = *info, .count = info->pieces, .bos = -1, .eos = -1, .unknown = -1};
   while (slots < 2 * (size_t)info->pieces) slots *= 2;
   spm->mask = (uint32_t)slots - 1;
   wn_status status = WN_ALLOC(ctx, "tokenizer", info->pieces, &spm->pieces);
   if (status == WN_OK) status = WN_ALLOC(ctx, "tokenizer", slots, &spm->slots);
-  if (status == WN_OK)
-    status = wn_alloc(ctx, "tokenizer", bytes + 1, &p); /* the pieces' texts together are shorter than the file */
-  spm->texts = status == WN_OK ? p : NULL;
+  /* the pieces' texts together are shorter than the file */
+  if (status == WN_OK) status = WN_ALLOC(ctx, "tokenizer", bytes + 1, &spm->texts);
   if (status == WN_OK) {
     memset(spm->slots, 0xFF, slots * sizeof *spm->slots);
     status = spm_pieces(ctx, name, model, bytes, spm);

@@ -155,12 +155,6 @@ wn_status wn_token_tree_create(wn_context *ctx, struct wn_tree_token *tokens, ui
 
 /* --- from a tokenizer --- */
 
-static bool tree_is_end(const wn_tokenizer *tok, int32_t id) {
-  for (int i = 0; i < tok->end_count; i++)
-    if (tok->ends[i] == id) return true;
-  return false;
-}
-
 /* The byte of a token like "<0x41>". */
 static int tree_byte_of(const wn_tokenizer *tok, int32_t id) {
   const int32_t *ids = tok->bpe ? tok->bpe->byte_id : tok->byte_id;
@@ -177,7 +171,7 @@ static void tree_token_of(const wn_tokenizer *tok, int32_t id, const char **text
   *bytes = 0;
   *byte = -1;
   *marked = tok->bpe ? !tok->bpe->byte_level : true;
-  if (tree_is_end(tok, id) || id == tok->bos || id == tok->eos || id == tok->known_bos) return;
+  if (wn_tokenizer_is_end(tok, id) || id == tok->bos || id == tok->eos || id == tok->known_bos) return;
   if (tok->bpe) {
     const struct wn_token *t = &tok->bpe->vocab.tokens[id];
     if (t->kind == WN_TOKEN_BYTE) *byte = tree_byte_of(tok, id);

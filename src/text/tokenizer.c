@@ -75,7 +75,7 @@ static wn_status encode_stretch(struct encoder *e, const char *text, size_t byte
   if (bytes == 0) return WN_OK;
   size_t dropped = 0;
   if (before != BEFORE_NOTHING) {
-    WN_TRY(wn_text_grow(NULL, "text", &e->line, 1, 0, bytes + 1, &e->line_capacity));
+    WN_TRY(WN_GROW(NULL, "text", &e->line, 0, bytes + 1, &e->line_capacity));
     e->line[0] = before == BEFORE_SPACE ? ' ' : '\n';
     memcpy(e->line + 1, text, bytes);
     text = e->line;
@@ -265,7 +265,7 @@ wn_status wn_tokenizer_encode_parts(wn_context *ctx, const wn_tokenizer *tok, co
   struct wn_ids ids = {0};
   struct wn_encode_detail why = {{0}};
   /* never NULL, so that an empty list is no failure */
-  wn_status status = wn_text_grow(ctx, "tokens", &ids.data, sizeof *ids.data, 0, bytes / 4 + 2, &ids.capacity);
+  wn_status status = WN_GROW(ctx, "tokens", &ids.data, 0, bytes / 4 + 2, &ids.capacity);
   if (status == WN_OK && add_bos) status = wn_ids_add(ctx, &ids, &tok->bos, 1);
   if (status == WN_OK && part_count > 0) {
     if (part_count == 1 && !parts[0].special)
@@ -495,4 +495,11 @@ wn_status wn_text_stream_push(wn_context *ctx, wn_text_stream *s, int32_t id, co
   *text = s->out.data;
   *bytes = s->out.count;
   return WN_OK;
+}
+
+bool wn_tokenizer_is_end(const wn_tokenizer *tok, int32_t id) {
+  WN_CHECK_OR(false, WN_HANDLE(tok, TOKENIZER));
+  for (int i = 0; i < tok->end_count; i++)
+    if (tok->ends[i] == id) return true;
+  return false;
 }

@@ -18,9 +18,6 @@ struct wn_ids {
   int32_t *data;
   size_t count, capacity;
 };
-/* Makes room in *data, an array of *capacity elements, for `more` after `count`. */
-wn_status wn_text_grow(wn_context *ctx, const char *what, void *data, size_t element, size_t count, size_t more,
-                       size_t *capacity);
 wn_status wn_ids_add(wn_context *ctx, struct wn_ids *ids, const int32_t *more, size_t count);
 void wn_ids_clear(struct wn_ids *ids); /* frees */
 

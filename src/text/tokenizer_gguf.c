@@ -10,10 +10,10 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
+#include "text/bpe_json.h"
+#include "text/spm_inside.h"
 #include "text/tokenizer_kinds.h"
 #include "text/vocab_gguf.h"
-
-enum { TYPE_NORMAL = 1, TYPE_UNKNOWN = 2, TYPE_CONTROL = 3, TYPE_USER = 4, TYPE_UNUSED = 5, TYPE_BYTE = 6 };
 
 static void put_text(wn_gguf_values *values, const char *key, const char *text) {
   wn_gguf_values_put_string(values, key, text, strlen(text));
@@ -75,26 +75,16 @@ static const char *split_name(const struct wn_bpe *bpe) {
   return NULL;
 }
 
-static int tokenizer_gguf_by_rank(const void *a, const void *b) {
-  const struct wn_merge *x = *(const struct wn_merge *const *)a, *y = *(const struct wn_merge *const *)b;
-  return (x->rank > y->rank) - (x->rank < y->rank);
-}
-
 static wn_status put_merges(wn_context *ctx, const struct wn_bpe *bpe, wn_gguf_values *values) {
-  void *memory, *text;
-  const size_t room = 2 * WN_TOKEN_MAX_BYTES + 1;
-  WN_TRY(wn_alloc(ctx, "merges", (bpe->merge_count + 1) * sizeof(struct wn_merge *), &memory));
-  const wn_status status = wn_alloc(ctx, "a merge", 2 * room + 1, &text);
+  const struct wn_merge **order;
+  char *pair;
+  uint32_t n;
+  WN_TRY(wn_bpe_merges(ctx, bpe, &order, &n));
+  const wn_status status = WN_ALLOC(ctx, "a merge", 4 * WN_TOKEN_MAX_BYTES + 3, &pair);
   if (status != WN_OK) {
-    wn_free(memory);
+    wn_free(order);
     return status;
   }
-  const struct wn_merge **order = memory;
-  char *pair = text;
-  uint32_t n = 0;
-  for (uint32_t i = 0; bpe->merges && i <= bpe->merge_mask; i++)
-    if (bpe->merges[i].pair != UINT64_MAX) order[n++] = &bpe->merges[i];
-  if (n) qsort(order, n, sizeof *order, tokenizer_gguf_by_rank);
   wn_gguf_values_begin_strings(values, "tokenizer.ggml.merges", n);
   for (uint32_t i = 0; i < n; i++) {
     size_t at = wn_bpe_token_text(bpe, (int32_t)(order[i]->pair >> 32), pair);
@@ -102,17 +92,17 @@ static wn_status put_merges(wn_context *ctx, const struct wn_bpe *bpe, wn_gguf_v
     at += wn_bpe_token_text(bpe, (int32_t)(order[i]->pair & UINT32_MAX), pair + at);
     wn_gguf_values_add_string(values, pair, at);
   }
-  wn_free(text);
-  wn_free(memory);
+  wn_free(pair);
+  wn_free(order);
   return WN_OK;
 }
 
 static int32_t tokenizer_gguf_type_of(const struct wn_token *t) {
-  static const int32_t types[] = {[WN_TOKEN_NONE] = TYPE_UNUSED,
-                                  [WN_TOKEN_TEXT] = TYPE_NORMAL,
-                                  [WN_TOKEN_SPECIAL] = TYPE_CONTROL,
-                                  [WN_TOKEN_ADDED] = TYPE_USER,
-                                  [WN_TOKEN_BYTE] = TYPE_BYTE};
+  static const int32_t types[] = {[WN_TOKEN_NONE] = WN_PIECE_UNUSED,
+                                  [WN_TOKEN_TEXT] = WN_PIECE_NORMAL,
+                                  [WN_TOKEN_SPECIAL] = WN_PIECE_CONTROL,
+                                  [WN_TOKEN_ADDED] = WN_PIECE_USER_DEFINED,
+                                  [WN_TOKEN_BYTE] = WN_PIECE_BYTE};
   return types[t->kind];
 }
 
@@ -139,7 +129,7 @@ static wn_status put_bpe(wn_context *ctx, const wn_tokenizer *tok, int64_t rows,
   wn_gguf_values_begin_strings(values, "tokenizer.ggml.tokens", (uint64_t)rows);
   for (int64_t id = 0; id < rows; id++) {
     const bool used = id < bpe->vocab.size && bpe->vocab.tokens[id].kind != WN_TOKEN_NONE;
-    ((int32_t *)types)[id] = used ? tokenizer_gguf_type_of(&bpe->vocab.tokens[id]) : TYPE_UNUSED;
+    ((int32_t *)types)[id] = used ? tokenizer_gguf_type_of(&bpe->vocab.tokens[id]) : WN_PIECE_UNUSED;
     if (used)
       wn_gguf_values_add_string(values, text, wn_bpe_token_text(bpe, (int32_t)id, text));
     else
@@ -152,124 +142,48 @@ static wn_status put_bpe(wn_context *ctx, const wn_tokenizer *tok, int64_t rows,
   return WN_OK;
 }
 
-/* ---- SentencePiece: sentencepiece_model.proto, already validated (spm_check.h) ---- */
-
-struct proto {
-  const uint8_t *at, *end;
-};
-
-static uint64_t varint(struct proto *p) {
-  uint64_t v = 0;
-  for (int shift = 0; p->at < p->end && shift < 64; shift += 7) {
-    const uint8_t byte = *p->at++;
-    v |= (uint64_t)(byte & 127) << shift;
-    if (byte < 128) break;
-  }
-  return v;
-}
-
-/* Reads the next field and returns its number, 0 at the end. *value: a varint or fixed number; *inner: a run of
- * bytes. */
-static uint64_t next_field(struct proto *p, uint64_t *value, struct proto *inner) {
-  if (p->at >= p->end) return 0;
-  const uint64_t key = varint(p);
-  size_t n = (key & 7) == 1 ? 8 : (key & 7) == 5 ? 4 : 0;
-  *value = 0;
-  *inner = (struct proto){p->at, p->at};
-  if ((key & 7) == 0) {
-    *value = varint(p);
-    return key >> 3;
-  }
-  if ((key & 7) == 2) n = (size_t)varint(p);
-  if (n > (size_t)(p->end - p->at)) return 0;
-  if ((key & 7) != 2) memcpy(value, p->at, n);
-  *inner = (struct proto){p->at, p->at + n};
-  p->at += n;
-  return key >> 3;
-}
-
-struct pieces {
-  wn_context *ctx;
-  const wn_tokenizer *tok;
-  wn_gguf_values *values;
-  float *scores;
-  int32_t *types;
-  int64_t rows;
-  int32_t unknown;
-  bool unigram, add_dummy_prefix, remove_extra;
-  struct proto charsmap;
-};
-
-static void read_piece(struct pieces *s, int64_t id, struct proto p) {
-  uint64_t value, number;
-  struct proto inner, text = {NULL, NULL};
-  int32_t type = TYPE_NORMAL;
-  float score = 0;
-  while ((number = next_field(&p, &value, &inner))) {
-    if (number == 1) text = inner;
-    if (number == 2) memcpy(&score, &value, sizeof score);
-    if (number == 3) type = (int32_t)value;
-  }
-  if (id >= s->rows) return;
-  s->scores[id] = score;
-  s->types[id] = type;
-  if (type == TYPE_UNKNOWN) s->unknown = (int32_t)id;
-  wn_gguf_values_add_string(s->values, (const char *)text.at, (size_t)(text.end - text.at));
-}
-
-static void read_specs(struct pieces *s) {
-  struct proto p = {(const uint8_t *)s->tok->model, (const uint8_t *)s->tok->model + s->tok->model_bytes};
-  struct proto spec, inner;
-  uint64_t value, number, inside;
-  s->unigram = s->add_dummy_prefix = s->remove_extra = true; /* the defaults of the proto */
-  while ((number = next_field(&p, &value, &spec))) {
-    if (number != 2 && number != 3) continue;
-    while ((inside = next_field(&spec, &value, &inner))) {
-      if (number == 2 && inside == 3) s->unigram = value == 1;
-      if (number == 3 && inside == 2) s->charsmap = inner;
-      if (number == 3 && inside == 3) s->add_dummy_prefix = value != 0;
-      if (number == 3 && inside == 4) s->remove_extra = value != 0;
-    }
-  }
-}
-
-static void put_pieces(struct pieces *s) {
-  struct proto p = {(const uint8_t *)s->tok->model, (const uint8_t *)s->tok->model + s->tok->model_bytes}, inner;
-  uint64_t value, number;
-  int64_t id = 0;
-  read_specs(s);
-  put_text(s->values, "tokenizer.ggml.model", s->unigram ? "t5" : "llama");
-  put_text(s->values, "tokenizer.ggml.pre", "default");
-  wn_gguf_values_begin_strings(s->values, "tokenizer.ggml.tokens", (uint64_t)s->rows);
-  while ((number = next_field(&p, &value, &inner)))
-    if (number == 1) read_piece(s, id++, inner);
-  for (; id < s->rows; id++) {
-    s->types[id] = TYPE_UNUSED;
-    s->scores[id] = -1e6f;
-    add_unused(s->values, id);
-  }
-  wn_gguf_values_put_floats(s->values, "tokenizer.ggml.scores", s->scores, (uint64_t)s->rows);
-  wn_gguf_values_put_ints(s->values, "tokenizer.ggml.token_type", s->types, (uint64_t)s->rows);
-  wn_gguf_values_put_bool(s->values, "tokenizer.ggml.add_space_prefix",
-                          s->add_dummy_prefix || s->tok->info.foreign.prepend != WN_PREPEND_NEVER);
-  wn_gguf_values_put_bool(s->values, "tokenizer.ggml.remove_extra_whitespaces", s->remove_extra);
-  if (s->unigram && s->charsmap.end > s->charsmap.at)
-    wn_gguf_values_put_bytes(s->values, "tokenizer.ggml.precompiled_charsmap", s->charsmap.at,
-                             (uint64_t)(s->charsmap.end - s->charsmap.at));
-  /* winnow reads the model itself: llama.cpp's metadata only approximates it. */
-  wn_gguf_values_put_bytes(s->values, "winnow.tokenizer.model", (const uint8_t *)s->tok->model,
-                           (uint64_t)s->tok->model_bytes);
-  put_ids(s->ctx, s->tok, s->unknown, s->unigram ? 1 : 2, s->values);
-}
+/* ---- SentencePiece ---- */
 
 static wn_status put_spm(wn_context *ctx, const wn_tokenizer *tok, int64_t rows, wn_gguf_values *values) {
-  struct pieces s = {.ctx = ctx, .tok = tok, .values = values, .rows = rows, .unknown = -1};
-  WN_TRY(WN_ALLOC(ctx, "scores of tokens", rows, &s.scores));
-  const wn_status status = WN_ALLOC(ctx, "types of tokens", rows, &s.types);
-  if (status == WN_OK) put_pieces(&s);
-  if (status == WN_OK) wn_free(s.types);
-  wn_free(s.scores);
-  return status;
+  const struct wn_spm *spm = tok->spm;
+  const struct wn_spm_trie *rules = &spm->rules;
+  const bool unigram = tok->info.unigram;
+  int32_t unknown = -1;
+  float *scores;
+  int32_t *types;
+  WN_TRY(WN_ALLOC(ctx, "scores of tokens", rows, &scores));
+  const wn_status status = WN_ALLOC(ctx, "types of tokens", rows, &types);
+  if (status != WN_OK) {
+    wn_free(scores);
+    return status;
+  }
+  put_text(values, "tokenizer.ggml.model", unigram ? "t5" : "llama");
+  put_text(values, "tokenizer.ggml.pre", "default");
+  wn_gguf_values_begin_strings(values, "tokenizer.ggml.tokens", (uint64_t)rows);
+  for (int64_t id = 0; id < rows; id++) {
+    const struct wn_spm_piece *p = id < spm->count ? &spm->pieces[id] : NULL;
+    types[id] = p ? p->type : WN_PIECE_UNUSED;
+    scores[id] = p ? p->score : -1e6f;
+    if (types[id] == WN_PIECE_UNKNOWN) unknown = (int32_t)id;
+    if (p)
+      wn_gguf_values_add_string(values, spm->texts + p->at, p->bytes);
+    else
+      add_unused(values, id);
+  }
+  wn_gguf_values_put_floats(values, "tokenizer.ggml.scores", scores, (uint64_t)rows);
+  wn_gguf_values_put_ints(values, "tokenizer.ggml.token_type", types, (uint64_t)rows);
+  wn_free(scores);
+  wn_free(types);
+  wn_gguf_values_put_bool(values, "tokenizer.ggml.add_space_prefix",
+                          tok->info.add_dummy_prefix || tok->info.foreign.prepend != WN_PREPEND_NEVER);
+  wn_gguf_values_put_bool(values, "tokenizer.ggml.remove_extra_whitespaces", tok->info.remove_extra_whitespaces);
+  if (unigram && rules->count) /* the table with its size before it */
+    wn_gguf_values_put_bytes(values, "tokenizer.ggml.precompiled_charsmap", rules->units - 4,
+                             4 + 4 * (uint64_t)rules->count + rules->text_bytes);
+  /* winnow reads the model itself: llama.cpp's metadata only approximates it. */
+  wn_gguf_values_put_bytes(values, "winnow.tokenizer.model", (const uint8_t *)tok->model, (uint64_t)tok->model_bytes);
+  put_ids(ctx, tok, unknown, unigram ? 1 : 2, values);
+  return WN_OK;
 }
 
 wn_status wn_tokenizer_gguf(wn_context *ctx, const wn_tokenizer *tok, int64_t vocab_size, wn_gguf_values *values) {

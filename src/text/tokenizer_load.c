@@ -303,11 +303,8 @@ static wn_status load_file(wn_context *ctx, const char *path, wn_tokenizer *tok,
 }
 
 static wn_status create(wn_context *ctx, wn_tokenizer **out) {
-  void *p;
-  *out = NULL;
-  WN_TRY(wn_alloc(ctx, "tokenizer", sizeof(wn_tokenizer), &p));
-  *out = p;
-  wn_handle_mark(p, WN_HANDLE_TOKENIZER);
+  WN_TRY(WN_ALLOC(ctx, "tokenizer", 1, out));
+  wn_handle_mark(*out, WN_HANDLE_TOKENIZER);
   (*out)->vocab_size = 256;
   (*out)->bos = (*out)->eos = (*out)->known_bos = -1;
   pthread_mutex_init(&(*out)->tree_lock, NULL);
@@ -421,12 +418,6 @@ bool wn_tokenizer_is_control(const wn_tokenizer *tok, int32_t id) {
   return (tok->bpe || tok->spm) && id < v->size && v->tokens[id].kind == WN_TOKEN_SPECIAL;
 }
 
-bool wn_tokenizer_is_end(const wn_tokenizer *tok, int32_t id) {
-  WN_CHECK_OR(false, WN_HANDLE(tok, TOKENIZER));
-  for (int i = 0; i < tok->end_count; i++)
-    if (tok->ends[i] == id) return true;
-  return false;
-}
 const char *wn_tokenizer_kind(const wn_tokenizer *tok) {
   WN_CHECK_OR(NULL, WN_HANDLE(tok, TOKENIZER));
   return tok->bpe ? "bpe" : tok->spm ? "sentencepiece" : "bytes";

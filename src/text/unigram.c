@@ -70,14 +70,13 @@ wn_status wn_unigram_encode(const wn_tokenizer *tok, const char *text, size_t by
   struct wn_bytes normal = {0};
   struct wn_piece_out out = {.ids = ids, .dropped = dropped};
   struct scores scores = {.exact = tok->info.foreign.marked};
-  void *back = NULL, *score = NULL;
+  uint16_t *back = NULL;
   size_t window = 1;
   wn_status status = wn_spm_normalize(tok->spm, text, bytes, &normal);
   while (window <= u->longest + 4) window *= 2;
-  if (status == WN_OK) status = wn_alloc(NULL, "tokens", (normal.count + 1) * sizeof(uint16_t), &back);
-  if (status == WN_OK) status = wn_alloc(NULL, "tokens", window * sizeof *scores.at, &score);
+  if (status == WN_OK) status = WN_ALLOC(NULL, "tokens", normal.count + 1, &back);
+  if (status == WN_OK) status = WN_ALLOC(NULL, "tokens", window, &scores.at);
   if (status == WN_OK && normal.count > 0) {
-    scores.at = score;
     scores.mask = window - 1;
     unigram_search(u, normal.data, normal.count, back, &scores);
     unigram_turn(back, normal.count);
@@ -86,6 +85,6 @@ wn_status wn_unigram_encode(const wn_tokenizer *tok, const char *text, size_t by
   *count = out.count;
   wn_bytes_clear(&normal);
   wn_free(back);
-  wn_free(score);
+  wn_free(scores.at);
   return status;
 }

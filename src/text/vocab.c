@@ -30,12 +30,7 @@ wn_status wn_vocab_set(wn_context *ctx, const char *name, struct wn_vocab *v, in
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: token %d is %zu bytes long, expected at most %d", name, id, bytes,
                    WN_TOKEN_MAX_BYTES);
   if (v->used + bytes > ARENA_LIMIT) return wn_fail(ctx, WN_ERR_FORMAT, "%s: the tokens are too long", name);
-  if (v->used + bytes > v->room) {
-    size_t room = v->room ? 2 * v->room : (size_t)v->size * 8 + 64;
-    while (room < v->used + bytes) room *= 2;
-    WN_TRY(WN_RESIZE(ctx, "tokenizer", &v->arena, v->used, room));
-    v->room = room;
-  }
+  WN_TRY(WN_GROW(ctx, "tokenizer", &v->arena, v->used, bytes, &v->room));
   if (bytes) memcpy(v->arena + v->used, text, bytes);
   struct wn_token *t = &v->tokens[id];
   t->at = (uint32_t)v->used;

@@ -13,15 +13,6 @@
 #include "text/spm_proto.h"
 #include "text/utf8.h"
 
-enum {
-  TYPE_NORMAL = WN_PIECE_NORMAL,
-  TYPE_UNKNOWN = WN_PIECE_UNKNOWN,
-  TYPE_CONTROL = WN_PIECE_CONTROL,
-  TYPE_USER = WN_PIECE_USER_DEFINED,
-  TYPE_UNUSED = WN_PIECE_UNUSED,
-  TYPE_BYTE = WN_PIECE_BYTE
-};
-
 struct source {
   wn_context *ctx;
   const char *path;
@@ -67,9 +58,9 @@ static wn_status read_bool(const struct source *s, const char *key, bool *inout)
 }
 
 static wn_status token_type(const struct source *s, int32_t id, int *out) {
-  int64_t type = TYPE_NORMAL;
+  int64_t type = WN_PIECE_NORMAL;
   if (s->types && !wn_gguf_value_int(s->types, (uint64_t)id, &type)) type = 0;
-  if (type < TYPE_NORMAL || type > TYPE_BYTE)
+  if (type < WN_PIECE_NORMAL || type > WN_PIECE_BYTE)
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.token_type[%d] is %lld, expected 1 to 6", s->path, id,
                    (long long)type);
   *out = (int)type;
@@ -133,15 +124,15 @@ static wn_status read_bpe(const struct source *s, struct wn_gguf_vocab *out) {
   for (int32_t id = 0; id < s->size; id++) {
     const char *text;
     size_t bytes, bad;
-    int type = TYPE_NORMAL;
+    int type = WN_PIECE_NORMAL;
     WN_TRY(token_type(s, id, &type));
     if (!wn_gguf_value_string(s->tokens, (uint64_t)id, &text, &bytes) || !wn_utf8_check(text, bytes, &bad) ||
         memchr(text, 0, bytes))
       return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.tokens[%d] is not UTF-8 text", s->path, id);
     if (bytes == 0) continue;
-    enum wn_token_kind kind = type == TYPE_CONTROL || type == TYPE_UNKNOWN ? WN_TOKEN_SPECIAL
-                              : type == TYPE_USER                          ? WN_TOKEN_ADDED
-                                                                           : WN_TOKEN_TEXT;
+    enum wn_token_kind kind = type == WN_PIECE_CONTROL || type == WN_PIECE_UNKNOWN ? WN_TOKEN_SPECIAL
+                              : type == WN_PIECE_USER_DEFINED                      ? WN_TOKEN_ADDED
+                                                                                   : WN_TOKEN_TEXT;
     if (id == out->eos || id == out->turn || id == out->bos) kind = WN_TOKEN_SPECIAL;
     WN_TRY(wn_bpe_set_token(s->ctx, s->path, bpe, id, text, bytes, kind));
   }
@@ -166,7 +157,7 @@ static wn_status put_piece(const struct source *s, struct wn_bytes *model, struc
                            struct wn_bytes *marked, int32_t id, int32_t unknown) {
   const char *text;
   size_t bytes;
-  int type = TYPE_NORMAL;
+  int type = WN_PIECE_NORMAL;
   double score = 0;
   WN_TRY(token_type(s, id, &type));
   if (!wn_gguf_value_string(s->tokens, (uint64_t)id, &text, &bytes))
@@ -177,10 +168,10 @@ static wn_status put_piece(const struct source *s, struct wn_bytes *model, struc
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: tokenizer.ggml.scores[%d] is not finite", s->path, id);
   /* A vocabulary has one unknown token; other tokens of that type are unused. */
   if (id == unknown)
-    type = TYPE_UNKNOWN;
-  else if (type == TYPE_UNKNOWN)
-    type = TYPE_UNUSED;
-  if (type == TYPE_USER && memchr(text, ' ', bytes)) {
+    type = WN_PIECE_UNKNOWN;
+  else if (type == WN_PIECE_UNKNOWN)
+    type = WN_PIECE_UNUSED;
+  if (type == WN_PIECE_USER_DEFINED && memchr(text, ' ', bytes)) {
     WN_TRY(mark_spaces(s->ctx, marked, text, bytes));
     text = marked->data;
     bytes = marked->count;
@@ -199,10 +190,10 @@ static wn_status build_spm(const struct source *s, struct wn_bytes *model, struc
     return wn_fail(s->ctx, WN_ERR_FORMAT, "%s: a SentencePiece tokenizer without tokenizer.ggml.scores", s->path);
   int bytes_found = 0;
   for (int32_t id = 0; id < s->size; id++) {
-    int type = TYPE_NORMAL;
+    int type = WN_PIECE_NORMAL;
     WN_TRY(token_type(s, id, &type));
-    bytes_found += type == TYPE_BYTE;
-    if (type == TYPE_UNKNOWN && unknown < 0) unknown = id;
+    bytes_found += type == WN_PIECE_BYTE;
+    if (type == WN_PIECE_UNKNOWN && unknown < 0) unknown = id;
   }
   if (unknown < 0)
     wn_log(s->ctx, WN_LOG_WARNING, "%s: no token is of the type \"unknown\": token 0 stands for unknown text", s->path);

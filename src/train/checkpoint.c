@@ -109,7 +109,6 @@ struct moments {
   int count;
   uint64_t hash;   /* of everything written so far */
   int32_t *counts; /* [A,L] or NULL */
-  void *memory[4];
 };
 
 /* Tensor `kind` of a projection with low-rank updates: 0: A, 1: B, 2: the original. */
@@ -159,22 +158,21 @@ static void lora_close(const struct wn_lora *lora, struct wn_lora *opened) {
 /* Saves only the updates, for users of the original model. */
 static wn_status save_adapter(wn_context *ctx, const char *dir, const struct wn_lora *lora) {
   char path[PATH_BYTES], scale[32], rank[32];
-  void *memory[2] = {0};
+  wn_safetensors_entry *entries;
+  char(*names)[104] = NULL;
   WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "adapter.safetensors"));
   const int count = 2 * lora->count;
-  wn_status status = wn_alloc(ctx, "list of updates", (size_t)count * sizeof(wn_safetensors_entry), &memory[0]);
-  if (status == WN_OK) status = wn_alloc(ctx, "names of updates", (size_t)count * 104, &memory[1]);
+  wn_status status = WN_ALLOC(ctx, "list of updates", count, &entries);
+  if (status == WN_OK) status = WN_ALLOC(ctx, "names of updates", count, &names);
   if (status == WN_OK) {
-    wn_safetensors_entry *entries = memory[0];
-    char(*names)[104] = memory[1];
     for (int i = 0; i < count; i++) lora_entry(lora, i / 2, i % 2, names[i], sizeof names[i], &entries[i]);
     snprintf(rank, sizeof rank, "%lld", (long long)lora->rank);
     wn_print(scale, sizeof scale, "%.17g", lora->scale * (double)lora->rank);
     const char *metadata[] = {"format", "winnow", "rank", rank, "alpha", scale, NULL};
     status = wn_safetensors_write(ctx, path, entries, count, metadata);
   }
-  wn_free(memory[0]);
-  wn_free(memory[1]);
+  wn_free(entries);
+  wn_free(names);
   return status;
 }
 
@@ -219,12 +217,9 @@ static wn_status moments_list(wn_context *ctx, wn_trainer *t, struct moments *ou
   out->t = t;
   out->hash = HASH_BEGIN;
   out->count = moments + 3 * maps + (int)recurrence_tensors(t) + (recurrence_tensors(t) > 0);
-  WN_TRY(wn_alloc(ctx, "optimizer entries", (size_t)out->count * sizeof *out->entries, &out->memory[0]));
-  out->entries = out->memory[0];
-  WN_TRY(wn_alloc(ctx, "optimizer names", (size_t)out->count * sizeof *out->names, &out->memory[1]));
-  out->names = out->memory[1];
-  WN_TRY(wn_alloc(ctx, "optimizer entries", 2 * (size_t)out->count * sizeof *out->moment, &out->memory[3]));
-  out->moment = out->memory[3];
+  WN_TRY(WN_ALLOC(ctx, "optimizer entries", out->count, &out->entries));
+  WN_TRY(WN_ALLOC(ctx, "optimizer names", out->count, &out->names));
+  WN_TRY(WN_ALLOC(ctx, "optimizer entries", 2 * (size_t)out->count, &out->moment));
   out->owner = out->moment + out->count;
   for (int i = 0; i < out->count; i++) out->moment[i] = -1;
   for (int a = 0, k = 0; a < 2; a++) {
@@ -262,8 +257,7 @@ static wn_status moments_list(wn_context *ctx, wn_trainer *t, struct moments *ou
   }
   const int64_t n = recurrence_layers(t), L = t->model->config.layers;
   if (n == 0) return WN_OK;
-  WN_TRY(wn_alloc(ctx, "counts of the memory", (size_t)n * sizeof *out->counts, &out->memory[2]));
-  out->counts = out->memory[2];
+  WN_TRY(WN_ALLOC(ctx, "counts of the memory", n, &out->counts));
   for (int64_t i = 0; i < n; i++) { /* only the process that computes the micro-step knows them */
     double held =
         rank_of_micro_step(t, i / L) == t->shards.rank ? (double)wn_workspace_recurrence_count(t->ws, i / L, i % L) : 0;
@@ -280,7 +274,10 @@ static wn_status moments_list(wn_context *ctx, wn_trainer *t, struct moments *ou
 }
 
 static void moments_clear(struct moments *list) {
-  for (int i = 0; i < 4; i++) wn_free(list->memory[i]);
+  wn_free(list->entries);
+  wn_free(list->names);
+  wn_free(list->moment);
+  wn_free(list->counts);
 }
 
 /* Collects the whole of entry i on rank 0, which writes it; the others send their pieces. */

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/number.h"
+#include "base/text.h"
 #include "train/recipe.h"
 
 enum { NAME_BYTES = 256 };
@@ -83,9 +84,7 @@ static bool holds(const json_t *value, const char *const *among) {
     return json_is_true(value) || (json_is_number(value) && json_number_value(value) != 0) ||
            (json_is_string(value) && json_string_length(value) > 0);
   const char *is = json_is_string(value) ? json_string_value(value) : json_is_true(value) ? "true" : "false";
-  for (; *among; among++)
-    if (!strcmp(is, *among)) return true;
-  return false;
+  return wn_listed(among, is);
 }
 
 /* Do the row's keys include this one? Keys that end in a letter are one whole key. */

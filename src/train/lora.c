@@ -127,9 +127,7 @@ wn_status wn_lora_init(wn_context *ctx, struct wn_model *model, int64_t rank, do
   l->exec = (struct wn_exec){.ctx = ctx, .backend = model->backend, .threads = ctx->threads, .dtype = model->dtype};
   for (int i = 0; i < model->table.count; i++)
     if (!frozen || !frozen[i]) l->count += maps_of(model, i, NULL);
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "low-rank maps", (size_t)l->count * sizeof *l->maps, &memory));
-  l->maps = memory;
+  WN_TRY(WN_ALLOC(ctx, "low-rank maps", l->count, &l->maps));
   size_t scratch = 0;
   for (int i = 0, n = 0; i < model->table.count; i++)
     if (!frozen || !frozen[i]) n += maps_of(model, i, l->maps + n);

@@ -71,14 +71,14 @@ wn_status wn_train_log_load(wn_context *ctx, const char *dir, wn_train_log *out)
   char path[4096], *text;
   size_t bytes;
   int64_t lines = 0;
-  void *memory = NULL;
+  double *memory;
   *out = (wn_train_log){0};
   WN_TRY(wn_path_join(ctx, path, sizeof path, dir, "log.jsonl"));
   WN_TRY(wn_file_read(ctx, path, WN_LIMIT_LOG, &text, &bytes));
   for (size_t i = 0; i < bytes; i++) lines += text[i] == '\n';
-  wn_status status = wn_alloc(ctx, "log", (size_t)(lines + 1) * COLUMNS * sizeof(double), &memory);
+  wn_status status = WN_ALLOC(ctx, "log", (lines + 1) * COLUMNS, &memory);
   if (status == WN_OK) {
-    for (int c = 0; c < COLUMNS; c++) *column(out, c) = (double *)memory + c * (lines + 1);
+    for (int c = 0; c < COLUMNS; c++) *column(out, c) = memory + c * (lines + 1);
     status = parse(ctx, path, text, bytes, out);
   }
   wn_free(text);

@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "cuda/emulate_api.h"
 #include "cuda/emulator_kernels.h"
-#include "io/gguf_fit.h"
+#include "io/stored.h"
 #include "tensor/bf16.h"
 #include "tensor/f16.h"
 
@@ -222,7 +222,7 @@ static void test_halves(void **state) {
       assert_true(isnan(value));
       continue;
     }
-    assert_true(value == wn_gguf_half_value((uint16_t)h));
+    assert_true(value == wn_stored_half((uint16_t)h));
     assert_int_equal(emulated_half(value), h);
     assert_int_equal(wn_f16_round(value), h);
     /* Halfway to the next one and around: to nearest, ties to even. */

@@ -57,15 +57,7 @@ static wn_status gemma_read_softcap(const struct wn_hf_keys *k, const char *key,
 
 static wn_status gemma_read_sizes(const struct wn_hf_keys *k, wn_model_config *c) {
   double scalar;
-  WN_TRY(wn_hf_int(k, "vocab_size", -1, &c->vocab_size));
-  WN_TRY(wn_hf_count(k, "max_position_embeddings", &c->context));
-  WN_TRY(wn_hf_int(k, "num_hidden_layers", -1, &c->layers));
-  WN_TRY(wn_hf_int(k, "hidden_size", -1, &c->width));
-  WN_TRY(wn_hf_int(k, "intermediate_size", -1, &c->ffn_width));
-  WN_TRY(wn_hf_int(k, "num_attention_heads", -1, &c->heads));
-  WN_TRY(wn_hf_int(k, "num_key_value_heads", -1, &c->kv_heads));
-  WN_TRY(wn_hf_int(k, "head_dim", 256, &c->head_size));
-  WN_TRY(wn_hf_real(k, "rms_norm_eps", 1e-6, &c->norm_eps));
+  WN_TRY(wn_hf_sizes(k, -1, 256, c));
   WN_TRY(wn_hf_flag(k, "tie_word_embeddings", true, &c->tied));
   WN_TRY(wn_hf_real(k, "query_pre_attn_scalar", 256, &scalar));
   if (!(scalar > 0))

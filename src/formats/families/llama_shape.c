@@ -74,15 +74,7 @@ wn_status wn_llama_hf_read_sizes(const struct wn_hf_keys *k, int64_t kv_heads, i
   const char *act;
   c->norm = WN_NORM_RMS;
   c->ffn = WN_FFN_SWIGLU;
-  WN_TRY(wn_hf_int(k, "vocab_size", -1, &c->vocab_size));
-  WN_TRY(wn_hf_count(k, "max_position_embeddings", &c->context));
-  WN_TRY(wn_hf_int(k, "num_hidden_layers", -1, &c->layers));
-  WN_TRY(wn_hf_int(k, "hidden_size", -1, &c->width));
-  WN_TRY(wn_hf_int(k, "intermediate_size", -1, &c->ffn_width));
-  WN_TRY(wn_hf_int(k, "num_attention_heads", -1, &c->heads));
-  WN_TRY(wn_hf_int(k, "num_key_value_heads", kv_heads ? kv_heads : c->heads, &c->kv_heads));
-  WN_TRY(wn_hf_int(k, "head_dim", head_size, &c->head_size));
-  WN_TRY(wn_hf_real(k, "rms_norm_eps", 1e-6, &c->norm_eps));
+  WN_TRY(wn_hf_sizes(k, kv_heads, head_size, c));
   WN_TRY(wn_hf_flag(k, "tie_word_embeddings", false, &c->tied));
   WN_TRY(wn_hf_text(k, "hidden_act", "silu", &act));
   if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)

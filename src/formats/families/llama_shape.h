@@ -10,8 +10,7 @@ extern const struct wn_names wn_llama_hf_names, wn_llama_gguf_names;
 /* For wn_family: keys of winnow's config.json, QK-norm and biases included, and mechanisms. */
 extern const char *const wn_llama_keys[], *const wn_llama_mechanisms[];
 
-/* Reads sizes, norm, activation and rotary positions. kv_heads: used if num_key_value_heads is missing; negative: it
- * must not be missing; 0: num_attention_heads. head_size: used if head_dim is missing. */
+/* Reads sizes (wn_hf_sizes), norm, activation and rotary positions. */
 wn_status wn_llama_hf_read(const struct wn_hf_keys *keys, int64_t kv_heads, int64_t head_size, wn_model_config *config);
 /* Biases on all projections ("attention_bias" and "mlp_bias"), on those of attention alone, or on none. */
 wn_status wn_llama_hf_read_biases(const struct wn_hf_keys *keys, wn_model_config *config);

@@ -70,7 +70,7 @@ static wn_status answers_read(wn_context *ctx, const char *path, struct answers_
   char where[WN_QUESTION_WHERE];
   json_t *line = NULL;
   double kept = 0, tokens = 0, *scores = NULL;
-  int64_t room = 0;
+  size_t room = 0;
   wn_status status = wn_lines_open(ctx, path, &lines);
   for (bool head = true; status == WN_OK; head = false) {
     status = wn_question_line_next(ctx, &lines, where, &line);
@@ -81,10 +81,7 @@ static wn_status answers_read(wn_context *ctx, const char *path, struct answers_
       status = wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"score\": expected a number, as winnow eval --answers saves it",
                        where);
     } else {
-      if (f->count == room) {
-        status = WN_RESIZE(ctx, "scores", &scores, room, 2 * room + 64);
-        room = 2 * room + 64;
-      }
+      status = WN_GROW(ctx, "scores", &scores, f->count, 1, &room);
       if (status == WN_OK) scores[f->count++] = 100 * json_number_value(json_object_get(line, "score"));
       if (status == WN_OK) answers_add(line, f, &kept, &tokens);
     }

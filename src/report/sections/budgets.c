@@ -109,48 +109,38 @@ static wn_status budgets_draw_policies(struct wn_report *r, const wn_survival_re
                                        int number) {
   enum { COLUMNS = 4 };
   static const char *const head[COLUMNS] = {"policy", "perplexity", "lifetime, rows", "evicted, %"};
-  char text[1 + WN_POLICY_MAX][COLUMNS][32], id[64], title[400], about[400];
-  const char *cells[(1 + WN_POLICY_MAX) * COLUMNS];
+  struct wn_drawing d;
+  wn_drawing_begin(&d, r->ctx, "policies", number, "Policies under these budgets", name);
   for (int i = 0; i <= s->count; i++) {
     const wn_survival_policy *p = i == 0 ? whole : &s->policy[i - 1];
-    wn_print(text[i][1], sizeof text[i][1], "%.6g", p->perplexity);
-    wn_print(text[i][2], sizeof text[i][2], "%.4g", p->lifetime);
-    wn_print(text[i][3], sizeof text[i][3], "%.1f", 100 * p->evicted);
-    cells[i * COLUMNS] = i == 0 ? "no budget" : wn_policy_name(p->policy);
-    for (int c = 1; c < COLUMNS; c++) cells[i * COLUMNS + c] = text[i][c];
+    wn_drawing_cell(&d, "%s", i == 0 ? "no budget" : wn_policy_name(p->policy));
+    wn_drawing_cell(&d, "%.6g", p->perplexity);
+    wn_drawing_cell(&d, "%.4g", p->lifetime);
+    wn_drawing_cell(&d, "%.1f", 100 * p->evicted);
   }
-  snprintf(id, sizeof id, "policies-%d", number);
-  snprintf(title, sizeof title, "Policies under these budgets: %.250s", name);
-  snprintf(about, sizeof about,
+  snprintf(d.about, sizeof d.about,
            "Under budgets of %s: perplexity of the same tokens; the mean number of rows that see a token, its own "
            "first; the share of tokens evicted before the end.",
            what);
-  const wn_figure f = {.id = id, .title = title, .about = about};
-  return wn_report_add_table(r, &f, head, COLUMNS, cells, 1 + s->count);
+  return wn_report_add_table(r, &d, head, COLUMNS);
 }
 
 /* Of the tokens that a policy (row) holds at the end, the share that another (column) holds too. */
 static wn_status budgets_draw_agreement(struct wn_report *r, const wn_survival_report *s, const char *name,
                                         const char *what, int number) {
-  enum { COLUMNS = 1 + WN_POLICY_MAX };
-  char text[WN_POLICY_MAX][WN_POLICY_MAX][16], id[64], title[400], about[400];
-  const char *cells[WN_POLICY_MAX * COLUMNS], *head[COLUMNS] = {"%"};
-  const int columns = 1 + s->count;
+  const char *head[1 + WN_POLICY_MAX] = {"%"};
+  struct wn_drawing d;
+  wn_drawing_begin(&d, r->ctx, "agreement", number, "Agreement of policies", name);
   for (int i = 0; i < s->count; i++) {
-    head[1 + i] = cells[i * columns] = wn_policy_name(s->policy[i].policy);
-    for (int j = 0; j < s->count; j++) {
-      wn_print(text[i][j], sizeof text[i][j], "%.1f", 100 * s->overlap[i * s->count + j]);
-      cells[i * columns + 1 + j] = text[i][j];
-    }
+    head[1 + i] = wn_policy_name(s->policy[i].policy);
+    wn_drawing_cell(&d, "%s", head[1 + i]);
+    for (int j = 0; j < s->count; j++) wn_drawing_cell(&d, "%.1f", 100 * s->overlap[i * s->count + j]);
   }
-  snprintf(id, sizeof id, "agreement-%d", number);
-  snprintf(title, sizeof title, "Agreement of policies: %.250s", name);
-  snprintf(about, sizeof about,
+  snprintf(d.about, sizeof d.about,
            "Under budgets of %s: of the tokens that the row's policy holds at the end of a sequence, the share in per "
            "cent that the column's policy holds too.",
            what);
-  const wn_figure f = {.id = id, .title = title, .about = about};
-  return wn_report_add_table(r, &f, head, columns, cells, s->count);
+  return wn_report_add_table(r, &d, head, 1 + s->count);
 }
 
 static wn_status budgets_draw_survival(struct wn_report *r, const struct wn_report_input *in,

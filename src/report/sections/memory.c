@@ -207,22 +207,10 @@ static void memory_draw_task(struct wn_drawing *d, wn_context *ctx, const wn_pru
   memory_draw_lines(d, ctx, c, task);
 }
 
-/* "MODEL, POLICY, searched" of a line. */
-static void memory_name(const wn_prune_comparison *c, int subject, int policy, bool searched, char out[100]) {
-  snprintf(out, 100, "%.60s, %s%s", c->names[subject], policy < 0 ? "no budget" : wn_policy_name(policy),
-           searched ? ", searched" : "");
-}
-
-/* Adds a table whose cells [rows,columns] have 100 bytes each. */
-static wn_status memory_add_table(struct wn_report *r, const wn_figure *what, const char *const *head, int columns,
-                                  char (*text)[100], int64_t rows) {
-  const int64_t n = rows * columns;
-  void *cells;
-  WN_TRY(wn_alloc(r->ctx, "cells of a table", (size_t)n * sizeof(char *), &cells));
-  for (int64_t i = 0; i < n; i++) ((const char **)cells)[i] = text[i];
-  const wn_status status = wn_report_add_table(r, what, head, columns, cells, rows);
-  wn_free(cells);
-  return status;
+/* Adds the cell "MODEL, POLICY, searched" of a line. */
+static void memory_name(struct wn_drawing *d, const wn_prune_comparison *c, int subject, int policy, bool searched) {
+  wn_drawing_cell(d, "%.60s, %s%s", c->names[subject], policy < 0 ? "no budget" : wn_policy_name(policy),
+                  searched ? ", searched" : "");
 }
 
 /* The losses with their errors, and their differences from the first model without budgets. */
@@ -231,34 +219,26 @@ static wn_status memory_add_differences(struct wn_report *r, const wn_prune_comp
   enum { COLUMNS = 8 };
   static const char *const head[COLUMNS] = {"result",     "tokens per layer", "loss",   "standard error",
                                             "difference", "95% from",         "95% to", "verdict"};
-  char id[64], title[400], about[700];
-  void *memory;
+  struct wn_drawing d;
   if (!isfinite(c->results[0].loss_rows.error)) return WN_OK; /* an older file, or one row */
-  WN_TRY(wn_alloc(r->ctx, "a table", (size_t)c->count * COLUMNS * 100, &memory));
-  char(*text)[100] = memory;
+  wn_drawing_begin(&d, r->ctx, "differences", number, "Losses and their differences", name);
   for (int64_t i = 0; i < c->count; i++) {
     const wn_prune_row *row = &c->results[i];
-    char(*at)[100] = text + i * COLUMNS;
     const double numbers[] = {row->loss, row->loss_rows.error, row->difference.value, row->difference.low,
                               row->difference.high};
-    memory_name(c, row->subject, row->policy, row->searched, at[0]);
-    wn_print(at[1], sizeof at[1], "%.5g", row->per_layer);
-    for (int k = 0; k < 5; k++) wn_print(at[2 + k], sizeof at[2 + k], "%.4f", numbers[k]);
-    snprintf(at[7], sizeof at[7], "%s", i == 0 ? "" : wn_verdict_name(row->verdict));
+    memory_name(&d, c, row->subject, row->policy, row->searched);
+    wn_drawing_cell(&d, "%.5g", row->per_layer);
+    for (int k = 0; k < 5; k++) wn_drawing_cell(&d, "%.4f", numbers[k]);
+    wn_drawing_cell(&d, "%s", i == 0 ? "" : wn_verdict_name(row->verdict));
   }
-  snprintf(id, sizeof id, "differences-%d", number);
-  snprintf(title, sizeof title, "Losses and their differences: %.250s", name);
   wn_print(
-      about, sizeof about,
+      d.about, sizeof d.about,
       "Losses in nats with their standard errors over %lld %ss%s; differences from %.60s without budgets, paired row "
       "by "
       "row, with 95%% intervals. Equal: the interval lies within %g nats; open: it contains 0 and reaches further.",
       (long long)c->rows, c->unit, c->unit[0] == 'b' ? " (consecutive ones count as independent)" : "", c->names[0],
       c->margin);
-  const wn_status status =
-      memory_add_table(r, &(wn_figure){.id = id, .title = title, .about = about}, head, COLUMNS, text, c->count);
-  wn_free(memory);
-  return status;
+  return wn_report_add_table(r, &d, head, COLUMNS);
 }
 
 /* The memory saved at the quality of the first model without budgets. */
@@ -266,31 +246,23 @@ static wn_status memory_add_savings(struct wn_report *r, const wn_prune_comparis
   enum { COLUMNS = 5 };
   static const char *const head[COLUMNS] = {"line", "saving, times", "95% from", "95% to",
                                             "samples beyond the line, %"};
-  char id[64], title[400], about[500];
-  void *memory;
+  struct wn_drawing d;
   if (c->saving_count == 0) return WN_OK;
-  WN_TRY(wn_alloc(r->ctx, "a table", (size_t)c->saving_count * COLUMNS * 100, &memory));
-  char(*text)[100] = memory;
+  wn_drawing_begin(&d, r->ctx, "savings", number, "Memory saved at equal quality", name);
   for (int64_t i = 0; i < c->saving_count; i++) {
     const wn_prune_saving *s = &c->savings[i];
     const double numbers[] = {s->saving.value, s->saving.low, s->saving.high, 100 * s->open};
-    char(*at)[100] = text + i * COLUMNS;
-    memory_name(c, s->subject, s->policy, s->searched, at[0]);
-    for (int k = 0; k < 4; k++) wn_print(at[1 + k], sizeof at[1 + k], "%.4g", numbers[k]);
+    memory_name(&d, c, s->subject, s->policy, s->searched);
+    for (int k = 0; k < 4; k++) wn_drawing_cell(&d, "%.4g", numbers[k]);
   }
-  snprintf(id, sizeof id, "savings-%d", number);
-  snprintf(title, sizeof title, "Memory saved at equal quality: %.250s", name);
   wn_print(
-      about, sizeof about,
+      d.about, sizeof d.about,
       "How many times less memory at the loss of %.60s without budgets, between the measured budgets by a line; 95%% "
       "intervals by a bootstrap over %lld %ss with the budgets held fixed. Samples that the whole line does not pass "
       "that "
       "loss in count with its last saving.",
       c->names[0], (long long)c->rows, c->unit);
-  const wn_status status =
-      memory_add_table(r, &(wn_figure){.id = id, .title = title, .about = about}, head, COLUMNS, text, c->saving_count);
-  wn_free(memory);
-  return status;
+  return wn_report_add_table(r, &d, head, COLUMNS);
 }
 
 static wn_status memory_add_comparison(struct wn_report *r, const struct wn_report_input *in, int number) {

@@ -61,13 +61,11 @@ static wn_status texts_read_task(struct wn_report *r, const struct wn_report_inp
                                  struct shown_text *t) {
   wn_data_source *source;
   int32_t *targets;
-  void *memory;
   WN_TRY(wn_report_source(r, in, most, &source));
   if (!source) return WN_OK;
   wn_status status = texts_room(r->ctx, t, most);
-  if (status == WN_OK) status = wn_alloc(r->ctx, "a text's targets", (size_t)most * sizeof *targets, &memory);
+  if (status == WN_OK) status = WN_ALLOC(r->ctx, "a text's targets", most, &targets);
   if (status == WN_OK) {
-    targets = memory;
     status = wn_data_source_batch(r->ctx, source, 0, 0, 1, t->ids, targets, NULL);
     while (t->T > 1 && targets[t->T - 1] < 0) t->T--;
     if (t->T < most && in->task.kind != WN_DATA_VARIABLE_ASSIGNMENT) t->T++; /* include the last answer */
@@ -76,9 +74,8 @@ static wn_status texts_read_task(struct wn_report *r, const struct wn_report_inp
   wn_data_source_destroy(source);
   for (int64_t i = 0; i < t->T && status == WN_OK; i++) {
     enum { NAME_BYTES = 24 };
-    status = wn_alloc(r->ctx, "a token's name", NAME_BYTES, &memory);
+    status = WN_ALLOC(r->ctx, "a token's name", NAME_BYTES, &t->pieces[i]);
     if (status != WN_OK) break;
-    t->pieces[i] = memory;
     if (!wn_data_token_name(&in->task, t->ids[i], t->pieces[i], NAME_BYTES - 1)) t->pieces[i][0] = 0;
     const size_t n = strlen(t->pieces[i]);
     if (n > 0 && t->pieces[i][n - 1] != '=') memcpy(t->pieces[i] + n, " ", 2);
@@ -95,11 +92,9 @@ static wn_status texts_cut(struct wn_report *r, const struct wn_report_input *in
   for (int64_t i = 0; status == WN_OK && i < t->T; i++) {
     const char *s = "";
     size_t n = 0;
-    void *piece = NULL;
     status = wn_text_stream_push(r->ctx, stream, t->ids[i], &s, &n);
-    if (status == WN_OK) status = wn_alloc(r->ctx, "a token's text", n + 1, &piece);
-    if (status == WN_OK && n > 0) memcpy(piece, s, n);
-    t->pieces[i] = piece;
+    if (status == WN_OK) status = WN_ALLOC(r->ctx, "a token's text", n + 1, &t->pieces[i]);
+    if (status == WN_OK && n > 0) memcpy(t->pieces[i], s, n);
   }
   wn_text_stream_destroy(stream);
   return status;

@@ -148,33 +148,22 @@ static wn_status training_draw_ends(struct wn_report *r, const struct training_r
                                                      "its standard error",
                                                      "perplexity",
                                                      "tokens/s, median of steps"};
-  const wn_figure what = {.id = "runs",
-                          .title = "Runs",
-                          .about =
-                              "Each run at its end. The standard error is over the validation rows, not over seeds."};
-  const size_t cells = (size_t)runs->count * TRAINING_COLUMNS;
-  char(*text)[32];
-  const char **cell;
-  void *memory;
-  WN_TRY(wn_alloc(r->ctx, "a table of runs", cells * (sizeof *cell + sizeof *text), &memory));
-  cell = memory;
-  text = (char(*)[32])(void *)(cell + cells);
-  wn_status status = WN_OK;
-  for (int i = 0; status == WN_OK && i < runs->count; i++) {
+  struct wn_drawing d;
+  wn_drawing_begin(&d, r->ctx, "runs", -1, "Runs", NULL);
+  d.figure.about = "Each run at its end. The standard error is over the validation rows, not over seeds.";
+  for (int i = 0; d.status == WN_OK && i < runs->count; i++) {
     double values[TRAINING_COLUMNS - 1];
-    status = training_end(r->ctx, &runs->run[i].log, values);
-    cell[TRAINING_COLUMNS * i] = runs->run[i].name;
-    for (int c = 1; status == WN_OK && c < TRAINING_COLUMNS; c++) {
-      const int at = TRAINING_COLUMNS * i + c;
-      if (!isfinite(values[c - 1])) continue;
+    d.status = training_end(r->ctx, &runs->run[i].log, values);
+    wn_drawing_cell(&d, "%s", runs->run[i].name);
+    for (int c = 1; d.status == WN_OK && c < TRAINING_COLUMNS; c++) {
       const double v = values[c - 1]; /* counts of tokens may have more than seven digits */
-      wn_print(text[at], sizeof text[at], v == floor(v) && v < 1e15 ? "%.0f" : "%.7g", v);
-      cell[at] = text[at];
+      if (isfinite(v))
+        wn_drawing_cell(&d, v == floor(v) && v < 1e15 ? "%.0f" : "%.7g", v);
+      else
+        wn_drawing_cell(&d, "%s", "");
     }
   }
-  if (status == WN_OK) status = wn_report_add_table(r, &what, head, TRAINING_COLUMNS, cell, runs->count);
-  wn_free(memory);
-  return status;
+  return wn_report_add_table(r, &d, head, TRAINING_COLUMNS);
 }
 
 /* Loads the logs that have lines. */

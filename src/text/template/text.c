@@ -50,10 +50,6 @@ struct jinja_value wn_jinja_done(const struct jinja_buffer *b) {
 /* As Python's repr: the shortest number that reads back equal. */
 static void text_float(struct jinja_buffer *b, double x) {
   char digits[40], out[64];
-  if (isnan(x) || isinf(x)) {
-    text_put(b, isnan(x) ? "nan" : x < 0 ? "-inf" : "inf");
-    return;
-  }
   int precision = 0;
   do wn_print(digits, sizeof digits, "%.*e", precision, x);
   while (wn_number_read(digits, NULL) != x && precision++ < 17);
@@ -105,69 +101,107 @@ static void text_quoted(struct jinja_buffer *b, const struct jinja_value *v, boo
   text_put(b, quote);
 }
 
-static void text_repr(struct jinja_buffer *b, const struct jinja_value *v) {
-  if (v->kind == JINJA_TEXT)
-    text_quoted(b, v, false);
-  else if (v->kind == JINJA_UNDEFINED)
-    text_put(b, "Undefined");
-  else
-    wn_jinja_write(b, v);
+/* How lists and dicts are written. */
+struct text_style {
+  bool json, sorted;
+  struct jinja_value item, key, indent; /* separators; indent: JINJA_TEXT, or all on one line */
+};
+
+static void text_line(struct jinja_buffer *b, const struct text_style *s, int level) {
+  if (s->indent.kind != JINJA_TEXT) return;
+  text_put(b, "\n");
+  for (int i = 0; i < level; i++) wn_jinja_add_text(b, &s->indent);
 }
 
-static void text_pairs(struct jinja_buffer *b, const struct jinja_pair *pairs, size_t count) {
-  text_put(b, "{");
-  for (size_t i = 0; i < count && !b->run->failed; i++) {
-    if (i > 0) text_put(b, ", ");
-    text_repr(b, &pairs[i].key);
-    text_put(b, ": ");
-    text_repr(b, &pairs[i].value);
+/* The value in one word; NULL: it has none. */
+static const char *text_word(const struct jinja_value *v, bool json) {
+  const double x = v->kind == JINJA_FLOAT ? v->as.real : 0;
+  if (v->kind == JINJA_NONE) return json ? "null" : "None";
+  if (v->kind == JINJA_BOOL) return v->as.yes ? (json ? "true" : "True") : json ? "false" : "False";
+  if (isnan(x)) return json ? "NaN" : "nan";
+  if (isinf(x)) return x < 0 ? (json ? "-Infinity" : "-inf") : json ? "Infinity" : "inf";
+  return NULL;
+}
+
+static void text_value(struct jinja_buffer *b, const struct jinja_value *v, const struct text_style *s, int level);
+
+static void text_list(struct jinja_buffer *b, const struct jinja_value *v, const struct text_style *s, int level) {
+  const bool round = v->kind == JINJA_TUPLE && !s->json;
+  text_put(b, round ? "(" : "[");
+  for (size_t i = 0; i < v->count && !b->run->failed; i++) {
+    if (i > 0) wn_jinja_add_text(b, &s->item);
+    text_line(b, s, level + 1);
+    text_value(b, &v->as.items[i], s, level + 1);
   }
+  if (v->count) text_line(b, s, level);
+  text_put(b, !round ? "]" : v->count == 1 ? ",)" : ")");
+}
+
+/* JSON has texts for keys alone. */
+static void text_key(struct jinja_buffer *b, const struct jinja_value *key, const struct text_style *s) {
+  struct jinja_buffer inner = {.run = b->run};
+  const bool made = s->json && key->kind != JINJA_TEXT;
+  text_value(made ? &inner : b, key, s, made ? 0 : 1);
+  const struct jinja_value text = wn_jinja_done(&inner);
+  if (made) text_quoted(b, &text, true);
+}
+
+static void text_dict(struct jinja_buffer *b, const struct jinja_pair *pairs, size_t count, const struct text_style *s,
+                      int level) {
+  if (s->sorted) pairs = wn_jinja_sort(b->run, pairs, count, false);
+  text_put(b, "{");
+  for (size_t i = 0; pairs && i < count && !b->run->failed; i++) {
+    if (i > 0) wn_jinja_add_text(b, &s->item);
+    text_line(b, s, level + 1);
+    text_key(b, &pairs[i].key, s);
+    wn_jinja_add_text(b, &s->key);
+    text_value(b, &pairs[i].value, s, level + 1);
+  }
+  if (count) text_line(b, s, level);
   text_put(b, "}");
 }
 
-void wn_jinja_write(struct jinja_buffer *b, const struct jinja_value *v) {
-  if (wn_jinja_enter(b->run)) {
-    switch (v->kind) {
-    case JINJA_UNDEFINED:
-      break;
-    case JINJA_NONE:
-      text_put(b, "None");
-      break;
-    case JINJA_BOOL:
-      text_put(b, v->as.yes ? "True" : "False");
-      break;
-    case JINJA_INT:
-      text_int(b, v->as.number);
-      break;
-    case JINJA_FLOAT:
-      text_float(b, v->as.real);
-      break;
-    case JINJA_TEXT:
-      wn_jinja_add_text(b, v);
-      break;
-    case JINJA_LIST:
-    case JINJA_TUPLE:
-      text_put(b, v->kind == JINJA_LIST ? "[" : "(");
-      for (size_t i = 0; i < v->count && !b->run->failed; i++) {
-        if (i > 0) text_put(b, ", ");
-        text_repr(b, &v->as.items[i]);
-      }
-      if (v->kind == JINJA_TUPLE && v->count == 1) text_put(b, ",");
-      text_put(b, v->kind == JINJA_LIST ? "]" : ")");
-      break;
-    case JINJA_DICT:
-      text_pairs(b, v->as.pairs, v->count);
-      break;
-    case JINJA_SPACE:
-      text_put(b, "<Namespace ");
-      text_pairs(b, v->as.space->pairs, v->as.space->count);
-      text_put(b, ">");
-      break;
-    default:
-      wn_jinja_fail(b->run, WN_ERR_UNSUPPORTED, "a %s has no text", wn_jinja_kind(v));
-    }
+static void text_space(struct jinja_buffer *b, const struct jinja_frame *space, const struct text_style *s, int level) {
+  text_put(b, "<Namespace ");
+  text_dict(b, space->pairs, space->count, s, level);
+  text_put(b, ">");
+}
+
+/* level: how many lists and dicts it is in; Python writes a text between quotes in these alone. */
+static void text_value(struct jinja_buffer *b, const struct jinja_value *v, const struct text_style *s, int level) {
+  struct jinja_run *r = b->run;
+  const char *word = text_word(v, s->json);
+  if (v->kind == JINJA_TEXT && (s->json || level > 0)) {
+    text_quoted(b, v, s->json);
+    return;
   }
-  wn_jinja_leave(b->run);
+  if (wn_jinja_enter(r)) {
+    if (word)
+      text_put(b, word);
+    else if (v->kind == JINJA_TEXT)
+      wn_jinja_add_text(b, v);
+    else if (v->kind == JINJA_INT)
+      text_int(b, v->as.number);
+    else if (v->kind == JINJA_FLOAT)
+      text_float(b, v->as.real);
+    else if (jinja_listed(v))
+      text_list(b, v, s, level);
+    else if (v->kind == JINJA_DICT)
+      text_dict(b, v->as.pairs, v->count, s, level);
+    else if (s->json)
+      wn_jinja_fail(r, WN_ERR_FORMAT, "tojson: a %s is no JSON", wn_jinja_kind(v));
+    else if (v->kind == JINJA_UNDEFINED)
+      text_put(b, level > 0 ? "Undefined" : "");
+    else if (v->kind == JINJA_SPACE)
+      text_space(b, v->as.space, s, level);
+    else
+      wn_jinja_fail(r, WN_ERR_UNSUPPORTED, "a %s has no text", wn_jinja_kind(v));
+  }
+  wn_jinja_leave(r);
+}
+
+void wn_jinja_write(struct jinja_buffer *b, const struct jinja_value *v) {
+  text_value(b, v, &(struct text_style){.item = jinja_text(", ", 2), .key = jinja_text(": ", 2)}, 0);
 }
 
 struct jinja_value wn_jinja_string(struct jinja_run *r, const struct jinja_value *v) {
@@ -177,92 +211,12 @@ struct jinja_value wn_jinja_string(struct jinja_run *r, const struct jinja_value
   return wn_jinja_done(&b);
 }
 
-/* --- tojson --- */
-
-struct json_style {
-  struct jinja_value item, key, indent; /* separators; indent: JINJA_TEXT, or all on one line */
-  bool sorted;
-};
-
-static void json_line(struct jinja_buffer *b, const struct json_style *s, int level) {
-  if (s->indent.kind != JINJA_TEXT) return;
-  text_put(b, "\n");
-  for (int i = 0; i < level; i++) wn_jinja_add_text(b, &s->indent);
-}
-
-static void json_write(struct jinja_buffer *b, const struct jinja_value *v, const struct json_style *s, int level);
-
-static void json_key(struct jinja_buffer *b, const struct jinja_value *key, const struct json_style *s) {
-  struct jinja_buffer inner = {.run = b->run};
-  if (key->kind == JINJA_TEXT) {
-    text_quoted(b, key, true);
-    return;
-  }
-  json_write(&inner, key, s, 0);
-  const struct jinja_value text = wn_jinja_done(&inner);
-  text_quoted(b, &text, true);
-}
-
-static void json_dict(struct jinja_buffer *b, const struct jinja_value *v, const struct json_style *s, int level) {
-  const struct jinja_pair *pairs = s->sorted ? wn_jinja_sort(b->run, v->as.pairs, v->count, false) : v->as.pairs;
-  text_put(b, v->count ? "{" : "{}");
-  for (size_t i = 0; pairs && i < v->count && !b->run->failed; i++) {
-    if (i > 0) wn_jinja_add_text(b, &s->item);
-    json_line(b, s, level + 1);
-    json_key(b, &pairs[i].key, s);
-    wn_jinja_add_text(b, &s->key);
-    json_write(b, &pairs[i].value, s, level + 1);
-  }
-  if (v->count) json_line(b, s, level), text_put(b, "}");
-}
-
-static void json_write(struct jinja_buffer *b, const struct jinja_value *v, const struct json_style *s, int level) {
-  struct jinja_run *r = b->run;
-  if (wn_jinja_enter(r)) {
-    switch (v->kind) {
-    case JINJA_NONE:
-      text_put(b, "null");
-      break;
-    case JINJA_BOOL:
-      text_put(b, v->as.yes ? "true" : "false");
-      break;
-    case JINJA_INT:
-      text_int(b, v->as.number);
-      break;
-    case JINJA_FLOAT:
-      if (isfinite(v->as.real))
-        text_float(b, v->as.real);
-      else
-        text_put(b, isnan(v->as.real) ? "NaN" : v->as.real < 0 ? "-Infinity" : "Infinity");
-      break;
-    case JINJA_TEXT:
-      text_quoted(b, v, true);
-      break;
-    case JINJA_LIST:
-    case JINJA_TUPLE:
-      text_put(b, v->count ? "[" : "[]");
-      for (size_t i = 0; i < v->count && !r->failed; i++) {
-        if (i > 0) wn_jinja_add_text(b, &s->item);
-        json_line(b, s, level + 1);
-        json_write(b, &v->as.items[i], s, level + 1);
-      }
-      if (v->count) json_line(b, s, level), text_put(b, "]");
-      break;
-    case JINJA_DICT:
-      json_dict(b, v, s, level);
-      break;
-    default:
-      wn_jinja_fail(r, WN_ERR_FORMAT, "tojson: a %s is no JSON", wn_jinja_kind(v));
-    }
-  }
-  wn_jinja_leave(r);
-}
-
 struct jinja_value wn_jinja_json(struct jinja_run *r, const struct jinja_call *c) {
   /* indent, ensure_ascii, separators, sort_keys */
   struct jinja_buffer b = {.run = r};
   const struct jinja_value *indent = &c->at[0], *marks = &c->at[2];
-  struct json_style s = {.item = jinja_text(", ", 2), .key = jinja_text(": ", 2), .sorted = wn_jinja_true(&c->at[3])};
+  struct text_style s = {
+      .json = true, .sorted = wn_jinja_true(&c->at[3]), .item = jinja_text(", ", 2), .key = jinja_text(": ", 2)};
   if (c->given[1] && wn_jinja_true(&c->at[1]))
     return wn_jinja_fail(r, WN_ERR_UNSUPPORTED, "tojson with ensure_ascii is not known");
   if (indent->kind == JINJA_TEXT) {
@@ -275,6 +229,6 @@ struct jinja_value wn_jinja_json(struct jinja_run *r, const struct jinja_call *c
   }
   if (s.indent.kind == JINJA_TEXT) s.item = jinja_text(",", 1);
   if (jinja_listed(marks) && marks->count == 2) s.item = marks->as.items[0], s.key = marks->as.items[1];
-  json_write(&b, &c->self, &s, 0);
+  text_value(&b, &c->self, &s, 0);
   return wn_jinja_done(&b);
 }

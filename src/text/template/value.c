@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include "base/alloc.h"
 #include "base/number.h"
+#include "base/text.h"
 #include "text/utf8.h"
 
 enum { BLOCK = 64 << 10 };
@@ -66,10 +67,8 @@ bool wn_jinja_enter(struct jinja_run *r) {
 
 /* A role is one of those that templates know, so that "<|" + role + "|>" is the template's. */
 static bool value_is_role(const char *text) {
-  static const char *const roles[] = {"system", "user", "assistant", "tool", "developer"};
-  for (size_t i = 0; text && i < sizeof roles / sizeof *roles; i++)
-    if (!strcmp(roles[i], text)) return true;
-  return false;
+  static const char *const roles[] = {"system", "user", "assistant", "tool", "developer", NULL};
+  return text && wn_listed(roles, text);
 }
 
 static struct jinja_value value_from_object(struct jinja_run *r, const json_t *j, enum wn_origin origin) {
