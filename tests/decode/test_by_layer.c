@@ -271,6 +271,30 @@ static void test_interruption(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* A decoder with an encoder. */
+static void test_encoder(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 1);
+  wn_model_config c = model_case_config(&model_cases[0]);
+  c.context = ROOM, c.encoder.layers = 2, c.encoder.context = 10;
+  wn_model *model = model_of(ctx, &c, WN_F32);
+  int32_t ids[N], more[MORE];
+  wn_session *s[2];
+  random_text(6, c.vocab_size, ids, N);
+  random_text(5, c.vocab_size, more, MORE);
+  for (int i = 0; i < 2; i++) {
+    s[i] = session_with(ctx, model, "keydiff", "when=prompt", "30", 1);
+    assert_non_null(s[i]);
+    OK(ctx, wn_session_encode(ctx, s[i], ids + 20, NULL, 10));
+  }
+  OK(ctx, read_in_pieces(ctx, s[0], ids, N, NULL));
+  OK(ctx, wn_session_read_context(ctx, s[1], ids, N, NULL));
+  assert_same(ctx, "an encoder", s[0], s[1], more);
+  wn_session_destroy(s[0]), wn_session_destroy(s[1]);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
 /* kvzip reads twice: in pieces. */
 static void test_in_pieces(void **state) {
   (void)state;
@@ -299,8 +323,9 @@ static void test_in_pieces(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_models),  cmocka_unit_test(test_policies),     cmocka_unit_test(test_peak),
-      cmocka_unit_test(test_failure), cmocka_unit_test(test_interruption), cmocka_unit_test(test_in_pieces),
+      cmocka_unit_test(test_models),    cmocka_unit_test(test_policies),     cmocka_unit_test(test_peak),
+      cmocka_unit_test(test_failure),   cmocka_unit_test(test_interruption), cmocka_unit_test(test_encoder),
+      cmocka_unit_test(test_in_pieces),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
