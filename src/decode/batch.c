@@ -451,19 +451,6 @@ wn_status wn_reading_layer(struct wn_reading *r) {
   return WN_OK;
 }
 
-wn_status wn_session_read_context(wn_context *ctx, wn_session *s, const int32_t *tokens, int64_t T, float *logits) {
-  WN_CHECK_WORK(WN_HANDLE_AS("session", s, SESSION), WN_POINTER(tokens));
-  if (!wn_session_reads_by_layer(s)) {
-    WN_TRY(wn_session_feed(ctx, s, tokens, T, 0, logits));
-    return wn_session_compress(ctx, s);
-  }
-  struct wn_reading r = {
-      .feed = {.session = s, .tokens = tokens, .stride = T, .T = T, .logits = logits != NULL, .out = logits}};
-  wn_status status = wn_reading_begin(ctx, &r);
-  while (status == WN_OK && r.x) status = wn_reading_layer(&r);
-  return status;
-}
-
 wn_status wn_batch_check(wn_context *ctx, const struct wn_model *model, const struct wn_feed *feeds, int64_t n) {
   for (int64_t i = 0; i < n; i++) {
     const struct wn_session *s = feeds[i].session;
