@@ -118,20 +118,16 @@ static int kept_run(struct kept *r, struct kept_run *k) {
   if (!code) code = cli_session_open(k->ctx, &k->in, k->count + k->questions + r->tokens, &k->session);
   if (code) return code;
   json_t *out = json_object();
-  wn_status status = wn_session_feed(k->ctx, k->session, k->ids, k->count, 0, NULL);
-  const size_t full = wn_session_kv_bytes(k->session);
-  if (status == WN_OK && k->in.tok) status = wn_session_repeat_with(k->ctx, k->session, k->in.tok, NULL);
-  if (status == WN_OK) status = wn_session_compress(k->ctx, k->session);
+  wn_status status = k->in.tok ? wn_session_repeat_with(k->ctx, k->session, k->in.tok, NULL) : WN_OK;
+  if (status == WN_OK) status = wn_session_read_context(k->ctx, k->session, k->ids, k->count, NULL);
   if (status == WN_OK) json_object_set_new(out, "kept", kept_positions(k, &status));
   if (status == WN_OK) {
     const size_t bytes = wn_session_kv_bytes(k->session), peak = wn_session_peak_bytes(k->session);
     json_object_set_new(out, "tokens", json_integer(k->count));
-    json_object_set_new(out, "bytes_before", json_integer((json_int_t)full));
     json_object_set_new(out, "bytes", json_integer((json_int_t)bytes));
     json_object_set_new(out, "peak_bytes", json_integer((json_int_t)peak));
     if (!r->common.json)
-      printf("%" PRId64 " tokens read in %zu bytes, compressed to %zu bytes; at most %zu at a time\n", k->count, full,
-             bytes, peak);
+      printf("%" PRId64 " tokens read and compressed to %zu bytes; at most %zu at a time\n", k->count, bytes, peak);
   }
   if (status == WN_OK && k->question) status = kept_answer(r, k, out);
   if (status == WN_OK && r->common.json) return cli_print_json(out);

@@ -73,8 +73,7 @@ static wn_status bench_decode_time(const struct bench_decode *d, struct decoding
   wn_status status = wn_session_create(ctx, d->model, &options, &x->session);
   double start = cli_seconds();
   if (status == WN_OK && config->encoder.layers > 0) status = bench_encode(ctx, x->session, config, d->batch, &seed);
-  if (status == WN_OK) status = wn_session_feed(ctx, x->session, x->prompt, x->length, 0, x->logits);
-  if (status == WN_OK) status = wn_session_compress(ctx, x->session);
+  if (status == WN_OK) status = wn_session_read_context(ctx, x->session, x->prompt, x->length, x->logits);
   if (status == WN_OK) status = wn_context_wait(ctx);
   x->prefill = cli_seconds() - start;
   wn_memory_info_get(&x->before);

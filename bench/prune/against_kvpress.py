@@ -4,7 +4,7 @@
 Usage: bench/prune/against_kvpress.py [--python PYTHON] [--library build/libwinnow.so]
            [--work FOLDER] [--prompt 4096] [--tokens 256] [--budgets 256,512] [--threads 1,2] [--rounds 3] [--only
            TEXT,TEXT]
-           [--folder FOLDER] [--realtime] [--out FILE.json]
+           [--folder FOLDER [--quantised FILE] [--bfloat16]] [--realtime] [--out FILE.json]
        bench/prune/against_kvpress.py [--python PYTHON] --quality CHECKPOINT --data VAL.bin [--prompt 384] [--tokens
        128]
            [--budgets 64,128] [--texts 32] [--library ...] [--only TEXT,TEXT] [--out FILE.json]
@@ -20,7 +20,8 @@ that time.
 --quality: takes a trained checkpoint of Llama's shape and texts of a token file (llm.c), and measures the perplexity of
 the given tokens after the prompt with the same methods.
 --folder: a folder of transformers' files in place of the random weights, which both sides load. --only once has what is
-published as one compression at the context's end: the same tokens stay on both sides.
+published as one compression at the context's end: the same tokens stay on both sides. --quantised: winnow also runs
+another file of the same model, a GGUF file with quantised weights; --bfloat16: kvpress also runs in bfloat16.
 --realtime: runs the methods at real-time priority (root), on a machine with other work.
 """
 import argparse, json, math, os, statistics, subprocess, sys, time
@@ -92,7 +93,7 @@ def our_child(a):
     lib, ctx, model, session = ctypes.CDLL(os.path.abspath(a.library)), *(ctypes.c_void_p() for _ in range(3))
     lib.wn_context_error.restype, lib.wn_model_config_get.restype = ctypes.c_char_p, ctypes.c_void_p
     lib.wn_session_kv_bytes.restype = ctypes.c_size_t
-    with open(os.path.join(a.model, "config.json")) as f: c = json.load(f)
+    with open(os.path.join(a.folder or a.model, "config.json")) as f: c = json.load(f)
     number, budgets = ctypes.c_int64, (ctypes.c_char * 1024)()
     def ok(status):
         if status: sys.exit(lib.wn_context_error(ctx).decode())
@@ -136,8 +137,8 @@ def our_child(a):
     if a.realtime: hurry()
     start = time.perf_counter()
     open_session(a.prompt + a.tokens)
-    feed(tokens)
-    ok(lib.wn_session_compress(ctx, session))
+    context = numpy.ascontiguousarray(tokens, dtype=numpy.int32)
+    ok(lib.wn_session_read_context(ctx, session, context.ctypes.data_as(ctypes.c_void_p), number(context.size), where))
     prefill, steps = time.perf_counter() - start, []
     for n in range(a.tokens):
         start = time.perf_counter()
@@ -172,7 +173,7 @@ def child(a):
         decoding = kv.DecodingPress(base_press=press(decoding_press, 0.0), compression_interval=interval,
                                     target_size=a.budget, hidden_states_buffer_size=interval)
         whole = kv.PrefillDecodingPress(prefilling_press=whole, decoding_press=decoding)
-    model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.float32, attn_implementation=attention)
+    model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.bfloat16 if "bfloat16" in a.child else torch.float32, attn_implementation=attention)
     model.eval()
     def follow(tokens, given):
         """Feeds the prompt, then single tokens: the given ones, or the most likely. Returns each token's loss, or its seconds."""
@@ -211,7 +212,7 @@ def child(a):
 def run(a, side, model, way, budget, threads):
     command = [a.python, os.path.abspath(__file__), "--child", side, "--model", model, "--way", way, "--budget", str(budget),
                "--thread", str(threads), "--prompt", str(a.prompt), "--tokens", str(a.tokens), "--library", a.library,
-               "--texts", str(a.texts)] + (["--quality", a.quality, "--data", a.data] if a.quality else [])
+               "--texts", str(a.texts), "--folder", a.folder] + (["--quality", a.quality, "--data", a.data] if a.quality else [])
     env = dict(os.environ, OMP_NUM_THREADS=str(threads), HF_HUB_OFFLINE="1")
     done = subprocess.run(command + ["--realtime"] * a.realtime, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode: sys.exit(f"{' '.join(command)}\n{done.stderr[-2000:]}")
@@ -220,15 +221,15 @@ def run(a, side, model, way, budget, threads):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in {"python": "", "library": os.path.join(ROOT, "build", "libwinnow.so"), "work": "",
-                        "budgets": "256,512", "threads": "1,2", "only": "", "out": "", "model": "", "way": "", "quality": "", "data": "", "folder": ""}.items():
+                        "budgets": "256,512", "threads": "1,2", "only": "", "out": "", "model": "", "way": "", "quality": "", "data": "", "folder": "", "quantised": ""}.items():
         p.add_argument("--" + name, default=value)
     for name, value in {"prompt": 4096, "tokens": 256, "rounds": 3, "budget": 0, "thread": 1, "texts": 32}.items():
         p.add_argument("--" + name, type=int, default=value)
-    p.add_argument("--realtime", action="store_true")
+    for name in "realtime", "bfloat16": p.add_argument("--" + name, action="store_true")
     p.add_argument("--child", default="", help=argparse.SUPPRESS)
     a = p.parse_args()
     if a.child and a.realtime: hurry()
-    if a.child: return our_child(a) if a.child == "winnow" else child(a)
+    if a.child: return our_child(a) if a.child.startswith("winnow") else child(a)
     for path in [a.library] + ([a.quality, a.data] if a.quality else []):
         if not os.path.exists(path): sys.exit(f"against_kvpress.py: {path or '--data'} is not there")
     if a.python and not os.environ.get("WINNOW_PYTHON_ENV"):  # once: a virtual environment is a link to the same Python
@@ -251,6 +252,8 @@ def main():
     for threads in map(int, a.threads.split(",")):
         for budget in map(int, a.budgets.split(",")):
             jobs = [("winnow", w, model) for w in OURS] + [("kvpress", w, exported) for w in WAYS]
+            if a.quantised: jobs += [("winnow-quantised", w, a.quantised) for w in OURS]
+            if a.bfloat16: jobs += [("kvpress-bfloat16", w, exported) for w in WAYS]
             jobs = [j for j in jobs if any(o in f"{j[0]} {j[1]} " for o in a.only.split(","))]
             if budget != int(a.budgets.split(",")[0]): jobs = [j for j in jobs if j[1] != "full"]
             samples = {j[:2]: [] for j in jobs}
@@ -263,7 +266,7 @@ def main():
                     print(f"budget {budget:4d}: {side:8s} {way:26s} perplexity {math.exp(middle['loss']):8.3f} of "
                           f"{middle['tokens']} tokens", flush=True)
                     continue
-                print(f"{threads} threads, budget {budget:4d}: {side:8s} {way:26s} {middle['tokens_per_second']:8.1f} tok/s  "
+                print(f"{threads} threads, budget {budget:4d}: {side:16s} {way:26s} {middle['tokens_per_second']:8.1f} tok/s  "
                       f"prompt {middle['prefill_seconds']:6.2f} s  peak {middle['peak'] / 2**20:7.1f} MiB  over the model "
                       f"{(middle['peak'] - middle['loaded']) / 2**20:7.1f} MiB  cache {middle['kv_bytes'] / 2**20:6.1f} MiB",
                       flush=True)

@@ -143,14 +143,15 @@ wn_status wn_prompt_encode(wn_context *ctx, const wn_tokenizer *tok, const char 
 
 /* Generates in a session of one sequence, after the tokens fed so far. result may be NULL and is written with any
  * status. wn_context_cancel, from a signal or another thread, ends it at the next token or piece of the prompt with
- * WN_OK and result->end; the request stays until wn_context_resume. WN_ERR_DIVERGED: a logit is NaN. No allocation per
- * token. */
+ * WN_OK and result->end; the request stays until wn_context_resume. A prompt that is read layer by layer
+ * (wn_session_read_context) ends at the next layer, and the session is as before. WN_ERR_DIVERGED: a logit is NaN. No
+ * allocation per token. */
 wn_status wn_session_generate(wn_context *ctx, wn_session *session, const wn_generate_options *options,
                               wn_generate_result *result);
-/* The same step by step, for programs that generate several texts in turn. A step reads a piece of the prompt or draws
- * one token, and with drafts those that were guessed; *more false: the text has ended, and further steps do nothing.
- * Until wn_generation_destroy the options' pointers stay borrowed and the session belongs to the generation.
- * wn_generation_result is up to date after every step. */
+/* The same step by step, for programs that generate several texts in turn. A step reads a piece of the prompt, or a
+ * layer, or draws one token, and with drafts those that were guessed; *more false: the text has ended, and further
+ * steps do nothing. Until wn_generation_destroy the options' pointers stay borrowed and the session belongs to the
+ * generation. wn_generation_result is up to date after every step. */
 typedef struct wn_generation wn_generation;
 wn_status wn_generation_create(wn_context *ctx, wn_session *session, const wn_generate_options *options,
                                wn_generation **out);

@@ -247,6 +247,15 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *session, const int32_t *t
  * last token's logits stay known. Allocates one layer's smaller cache at a time. */
 wn_status wn_session_compress(wn_context *ctx, wn_session *session);
 
+/* Reads a whole context and ends it: wn_session_feed, cut as a generation cuts its prompt, and wn_session_compress,
+ * with the same bits. An empty session reads layer by layer: each layer reads all tokens and is compressed before the
+ * next one begins, so that one layer at a time is held in full, beside the rows' residual stream, T C numbers for each
+ * sequence. kvzip, which reads twice, holds everything. After a failure the session is as before. A prompt of
+ * wn_session_generate is read in the same way.
+ */
+wn_status wn_session_read_context(wn_context *ctx, wn_session *session, const int32_t *tokens, int64_t T,
+                                  float *logits);
+
 /* With the method kvzip, which asks the model to repeat the context: the tokenizer for the request. Called before
  * wn_session_compress; generation with a tokenizer does it by itself. after: what follows the request, such as a chat
  * template's end of a turn; NULL: a line break. With another method nothing happens. */
@@ -371,8 +380,8 @@ wn_status wn_session_pin(wn_context *ctx, wn_session *session, int64_t first, in
  * *count of them. */
 wn_status wn_session_kept(wn_context *ctx, const wn_session *session, int64_t sequence, int64_t layer, int64_t kv_head,
                           int32_t *positions, int64_t *count);
-/* The most bytes that the caches have had together since the session was created or reset: while a context is read, and
- * while a compression has a layer's old and new cache. */
+/* The most bytes that the caches have had together since the session was created or reset: while a context is read,
+ * with its residual stream where it is read layer by layer, and while a compression has a layer's old and new cache. */
 size_t wn_session_peak_bytes(const wn_session *session);
 /* Writes what the session holds to a file, and reads it back into a session that was created with the same options, of
  * the same model, loaded in the same way on the same kind of processor. It then continues with the same bits as the one

@@ -201,12 +201,25 @@ class Session:
 
     # --- compression ---
 
+    def read_context(self, tokens: Text) -> NDArray[np.float32]:
+        """feed and compress, with the same bits: reads a whole context, which ends here, and returns its last logits. An empty
+        session reads layer by layer and holds one layer at a time in full."""
+        ids, row = self._rows(tokens)
+        out = np.empty((ids.shape[0], self.model.vocab_size), np.float32)
+        self._request()
+        self._call(lib.wn_session_read_context, pointer("int32_t", ids), ids.shape[1], pointer("float", out))
+        return first_of(out, row)
+
     def compress(self) -> None:
         """The context has been read and ends here: with policy_options={"when": "prompt"} or "hold" each layer keeps its budget of
         it, chosen all at once, and frees the rest. Questions follow at their own positions. Otherwise nothing happens."""
-        if self.model.has_tokenizer:  # for kvzip's request
-            self._call(lib.wn_session_repeat_with, self.model.tokenizer._handle, ffi.NULL)
+        self._request()
         self._call(lib.wn_session_compress)
+
+    def _request(self) -> None:
+        """kvzip's, if there is a tokenizer for it."""
+        if self.model.has_tokenizer:
+            self._call(lib.wn_session_repeat_with, self.model.tokenizer._handle, ffi.NULL)
 
     # --- forks and snapshots ---
 

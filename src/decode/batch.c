@@ -9,6 +9,11 @@
  * least as many single tokens as threads, each thread takes some of their sessions' attention; otherwise, and for
  * pieces, one comes after the other with all threads.
  *
+ * A context that will be compressed where it ends may be read the other way round: each layer reads all pieces, one
+ * after the other, and is compressed before the next one begins. The rows' residual stream is kept between the layers,
+ * T C numbers, and only one layer is in memory in full. A row's bits are the same, since each piece is a product of its
+ * own either way.
+ *
  * A token costs 2 x parameters flops in the projections and 4 T H D flops per layer in the attention. A pass reads the
  * parameters once for all single tokens, and once for each piece. */
 #include "decode/batch.h"
@@ -116,28 +121,49 @@ static void batch_attend(struct batch *b, int64_t l, const struct wn_layer_acts 
 
 /* --- layers --- */
 
+static wn_status batch_acts(const struct batch *b, struct wn_layer_acts *a) {
+  const struct wn_run *run = &b->run;
+  struct wn_layer_blocks blocks = b->room->blocks;
+  if (wn_layer_acts_plan(&run->model->config, wn_layer_types_of(run->exec.dtype), 1, run->B * run->T, false, &blocks,
+                         a))
+    return WN_OK;
+  return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "batch: activations do not fit in memory");
+}
+
+/* What the embedding's norm stores is not needed later, so layer 0's arrays serve for it. */
+static wn_status batch_embed(struct batch *b, struct wn_layer_acts *a) {
+  return wn_run_embed(&b->run, a->n2, a->rstd2, a->mean2, a->x);
+}
+
+/* Layer l up to its attention, from mid + branch, or from a->x if mid is NULL. */
+static wn_status batch_layer(struct batch *b, int64_t l, struct wn_layer_acts *a, const void *mid, const void *branch) {
+  struct wn_run *run = &b->run;
+  run->unturned = false;
+  for (int64_t i = 0; i < b->n; i++) run->unturned = run->unturned || batch_turns_itself(b->feeds[i].session, l);
+  WN_TRY(wn_layer_before(run, l, a, mid, branch));
+  batch_attend(b, l, a);
+  return WN_OK;
+}
+
+/* The final norm, whose output is in a->n1: the last layer's x and n1 are no longer needed. */
+static wn_status batch_end(struct batch *b, struct wn_layer_acts *a) {
+  struct wn_run *run = &b->run;
+  return wn_run_norm(run, run->B * run->T, wn_run_final_norm(run, a->rstd1, a->mean1), wn_layer_stream(run, a),
+                     b->room->temp.branch, a->x, a->n1);
+}
+
 /* *states: [rows,C], and b->room->logits of the rows apart if they are wanted. */
 static wn_status batch_layers(struct batch *b, const void **states) {
   struct wn_run *run = &b->run;
-  const wn_model_config *c = &run->model->config;
-  const int64_t M = run->B * run->T;
   struct wn_layer_acts a;
-  struct wn_layer_blocks blocks = b->room->blocks;
   struct wn_layer_temp *temp = &b->room->temp;
-  if (!wn_layer_acts_plan(c, wn_layer_types_of(run->exec.dtype), 1, M, false, &blocks, &a))
-    return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "batch: activations do not fit in memory");
-  /* What the embedding's norm stores is not needed later, so layer 0's arrays serve for it. */
-  WN_TRY(wn_run_embed(run, a.n2, a.rstd2, a.mean2, a.x));
-  for (int64_t l = 0; l < c->layers; l++) {
-    run->unturned = false;
-    for (int64_t i = 0; i < b->n; i++) run->unturned = run->unturned || batch_turns_itself(b->feeds[i].session, l);
-    WN_TRY(wn_layer_before(run, l, &a, l ? wn_layer_stream(run, &a) : NULL, l ? temp->branch : NULL));
-    batch_attend(b, l, &a);
+  WN_TRY(batch_acts(b, &a));
+  WN_TRY(batch_embed(b, &a));
+  for (int64_t l = 0; l < run->model->config.layers; l++) {
+    WN_TRY(batch_layer(b, l, &a, l ? wn_layer_stream(run, &a) : NULL, l ? temp->branch : NULL));
     WN_TRY(wn_layer_after(run, l, &a, temp, true));
   }
-  /* the last layer's x and n1 are no longer needed */
-  WN_TRY(
-      wn_run_norm(run, M, wn_run_final_norm(run, a.rstd1, a.mean1), wn_layer_stream(run, &a), temp->branch, a.x, a.n1));
+  WN_TRY(batch_end(b, &a));
   *states = a.n1;
   return b->logits ? wn_run_output(run, a.n1, run->apart, b->room->logits) : WN_OK;
 }
@@ -249,15 +275,19 @@ static int batch_hands(const struct batch *b) {
   return b->logits && wn_run_memory(&b->run)->host ? b->run.exec.threads : 1;
 }
 
-static wn_status batch_pass(struct batch *b) {
-  const struct wn_model *model = b->run.model;
+/* Takes the feeds' tokens, and shows them to the backend. */
+static wn_status batch_take(const struct batch *b) {
   const struct wn_room *room = b->room;
   const size_t bytes = (size_t)(b->run.B * b->run.T) * sizeof *room->tokens;
-  const void *states;
   for (int64_t i = 0; i < b->n; i++)
     if (b->feeds[i].status == WN_OK) batch_take_tokens(room, &b->feeds[i]);
-  WN_TRY(wn_session_show(model, room->tokens_shown, room->tokens, bytes));
-  WN_TRY(wn_session_show(model, room->positions_shown, room->positions, bytes));
+  WN_TRY(wn_session_show(b->run.model, room->tokens_shown, room->tokens, bytes));
+  return wn_session_show(b->run.model, room->positions_shown, room->positions, bytes);
+}
+
+static wn_status batch_pass(struct batch *b) {
+  const void *states;
+  WN_TRY(batch_take(b));
   WN_TRY(batch_layers(b, &states));
 #pragma omp parallel for num_threads(batch_hands(b)) schedule(static)
   for (int64_t i = 0; i < b->n; i++) {
@@ -317,6 +347,107 @@ wn_status wn_batch_feed(wn_context *ctx, struct wn_feed *f, int64_t T, int64_t c
     if (f->T > s->piece) f->T = s->piece;
     WN_TRY(wn_batch_run(ctx, s->room, f, 1));
   }
+  return WN_OK;
+}
+
+/* ---- a context, layer by layer ---- */
+
+bool wn_session_reads_by_layer(const struct wn_session *s) {
+  const wn_budgets *b = &s->budgets;
+  const bool once = b->layers > 0 && (b->when == WN_WHEN_PROMPT || b->when == WN_WHEN_HOLD);
+  const bool alone = s->B == 1 || b->allot < WN_ALLOT_ADA, handed_on = s->once && s->once->joined;
+  return once && alone && s->position == 0 && !s->broken && !handed_on && !wn_session_once_repeats(s);
+}
+
+wn_status wn_reading_begin(wn_context *ctx, struct wn_reading *r) {
+  struct wn_session *s = r->feed.session;
+  const size_t row = (size_t)s->B * (size_t)s->model->config.width * wn_dtype_size(s->model->dtype);
+  size_t bytes;
+  WN_TRY(wn_session_check_tokens(ctx, s, r->feed.tokens, r->feed.T, 0));
+  s->position = r->feed.T; /* a share of the context is known now */
+  const wn_status status = wn_session_check_pins(ctx, s, true);
+  s->position = 0;
+  WN_TRY(status);
+  if (!wn_mul_size((size_t)r->feed.T, row, &bytes))
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "session: a context of %lld tokens does not fit in memory",
+                   (long long)r->feed.T);
+  WN_TRY(s->model->backend->memory->allocate(ctx, "the residual stream of a context", bytes, &r->x));
+  r->layer = 0;
+  s->carried = bytes;
+  wn_session_count_peak(s, 0);
+  return WN_OK;
+}
+
+static void reading_end(struct wn_reading *r) {
+  struct wn_session *s = r->feed.session;
+  s->model->backend->memory->release(r->x);
+  r->x = NULL;
+  s->carried = 0;
+}
+
+void wn_reading_drop(struct wn_reading *r) {
+  struct wn_session *s = r->feed.session;
+  if (!r->x) return;
+  reading_end(r);
+  wn_session_reset_caches(s);
+  wn_session_once_reset(s);
+  s->position = 0;
+  s->broken = s->cut = s->logits_known = s->counted = false;
+}
+
+/* The layer's part of T tokens from t0 on. Of the last layer only the last row's output is needed. */
+static wn_status reading_piece(struct wn_reading *r, int64_t t0, int64_t T) {
+  struct wn_feed f = r->feed;
+  struct wn_session *s = f.session;
+  struct batch b = {.room = s->room, .feeds = &f, .n = 1};
+  const int64_t l = r->layer, n = s->B * T * s->model->config.width;
+  const bool last = l + 1 == s->model->config.layers, ends = t0 + T == r->feed.T;
+  struct wn_layer_acts a;
+  s->position = t0;
+  f.tokens += t0, f.T = T;
+  batch_begin(&b, s->model);
+  void *x = wn_element(r->x, s->B * t0 * s->model->config.width, b.run.exec.dtype);
+  WN_TRY(batch_take(&b));
+  WN_TRY(batch_acts(&b, &a));
+  WN_TRY(l == 0 ? batch_embed(&b, &a) : wn_run_copy(&b.run, a.x, x, n));
+  WN_TRY(batch_layer(&b, l, &a, NULL, NULL));
+  WN_TRY(f.status);
+  if (last && !ends) return WN_OK;
+  WN_TRY(wn_layer_after(&b.run, l, &a, &b.room->temp, true));
+  const struct wn_add sum = {.n = n, .x = wn_layer_stream(&b.run, &a), .z = b.room->temp.branch, .y = x};
+  if (!last) return wn_run_add_forward(&b.run, &sum);
+  WN_TRY(batch_end(&b, &a));
+  WN_TRY(batch_hand_out(&b, &f, batch_states(&b, &f, a.n1)));
+  return batch_end_feed(&f, a.n1);
+}
+
+static wn_status reading_layer(struct wn_reading *r) {
+  struct wn_session *s = r->feed.session;
+  const int64_t l = r->layer, all = r->feed.T;
+  for (int64_t i = s->first[l]; i < s->first[l + 1]; i++)
+    if (wn_session_grows(s, i)) WN_TRY(wn_session_set_capacity(s, i, wn_session_room(s, all)));
+  for (int64_t t = 0, T; t < all; t += T) {
+    const int64_t place = wn_session_place_after(t) - t, most = place < s->piece ? place : s->piece;
+    T = all - t < most ? all - t : most;
+    WN_TRY(reading_piece(r, t, T));
+  }
+  s->position = all;
+  return wn_session_compress_layer(s, l);
+}
+
+wn_status wn_reading_layer(struct wn_reading *r) {
+  struct wn_session *s = r->feed.session;
+  const wn_status status = reading_layer(r);
+  if (status != WN_OK) {
+    wn_reading_drop(r);
+    return status;
+  }
+  s->compressed = ++r->layer == s->model->config.layers;
+  s->broken = !s->compressed;
+  if (s->compressed)
+    reading_end(r);
+  else
+    s->position = 0;
   return WN_OK;
 }
 

@@ -30,6 +30,21 @@ wn_status wn_batch_run(wn_context *ctx, struct wn_room *room, struct wn_feed *fe
 /* Feeds T tokens of each sequence in the session's own room, `chunk` at a time; 0: up to the fixed places of the
  * text. */
 wn_status wn_batch_feed(wn_context *ctx, struct wn_feed *feed, int64_t T, int64_t chunk);
+/* A context that is read layer by layer: each layer reads all of it and is compressed before the next one begins, with
+ * the bits of a reading in pieces and wn_session_compress. */
+struct wn_reading {
+  struct wn_feed feed; /* T tokens of each sequence; without `ahead` and `take` */
+  int64_t layer;       /* the next one */
+  void *x; /* [B,C] for each token, by pieces: the residual stream at its entry; NULL: nothing is going on */
+};
+/* May the session read its context so? It is empty, will be compressed once, where the context ends, and no layer waits
+ * for others: nothing reads the context again, and no other session takes over what has been read. */
+bool wn_session_reads_by_layer(const struct wn_session *s);
+/* _begin: checks, and allocates x. _layer: reads a layer; after the last one x is NULL again. Until then the session
+ * can do nothing else. A failure leaves it empty, as it was before, and so does _drop, which ends a reading. */
+wn_status wn_reading_begin(wn_context *ctx, struct wn_reading *reading);
+wn_status wn_reading_layer(struct wn_reading *reading);
+void wn_reading_drop(struct wn_reading *reading);
 /* wn_room_fit, with the scratch that rows apart need. */
 wn_status wn_batch_room(wn_context *ctx, const struct wn_model *model, int64_t rows, int64_t apart,
                         struct wn_room *room);

@@ -17,6 +17,7 @@
 
 #include "backends/backends.h"
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
@@ -177,12 +178,48 @@ static wn_status generate_mark_control(struct wn_generation *g) {
   return WN_OK;
 }
 
+/* Before the prompt's first token. */
+static wn_status generate_begin_prompt(struct wn_generation *g) {
+  if (!g->o->inputs) return WN_OK;
+  WN_TRY(wn_session_encode(g->ctx, g->session, g->o->inputs, NULL, g->o->input_count));
+  return generate_mark_control(g); /* after the encoder's run, which forgets marks */
+}
+
+wn_status wn_generation_read_layer(struct wn_generation *g, bool *done) {
+  struct wn_reading *r = &g->reading;
+  *done = r->x || (!g->ended && !g->prompted && g->r->prompt_tokens == 0 && wn_session_reads_by_layer(g->session));
+  if (!*done) return WN_OK;
+  const double start = wn_seconds_now();
+  if (!r->x) {
+    r->feed = (struct wn_feed){.session = g->session,
+                               .tokens = g->prompt,
+                               .stride = g->prompt_count,
+                               .T = g->prompt_count,
+                               .logits = true,
+                               .out = g->apart ? NULL : g->logits};
+    WN_TRY(generate_begin_prompt(g));
+    WN_TRY(wn_reading_begin(g->ctx, r));
+  } else if (wn_context_cancelled(g->ctx)) {
+    wn_reading_drop(r);
+    g->r->end = WN_GENERATE_CANCELLED;
+    wn_generation_finish(g);
+    return WN_OK;
+  }
+  WN_TRY(wn_reading_layer(r));
+  g->r->prompt_seconds += wn_seconds_now() - start;
+  if (r->x) return WN_OK;
+  g->r->prompt_tokens = g->prompt_count;
+  g->prompted = true;
+  if (g->o->max_tokens == 0) wn_generation_finish(g);
+  return WN_OK;
+}
+
 static wn_status generate_feed_piece(struct wn_generation *g, struct wn_feed *feed) {
   struct wn_session *s = g->session;
   const int64_t done = g->r->prompt_tokens, left = g->prompt_count - done;
-  if (done == 0 && g->o->inputs) {
-    WN_TRY(wn_session_encode(g->ctx, s, g->o->inputs, NULL, g->o->input_count));
-    WN_TRY(generate_mark_control(g)); /* after the encoder's run, which forgets marks */
+  if (done == 0) {
+    wn_reading_drop(&g->reading); /* of steps alone, before these together with others */
+    WN_TRY(generate_begin_prompt(g));
   }
   if (done == 0) WN_TRY(wn_session_make_room(s, left, NULL)); /* for all of it at once */
   const int64_t room = wn_session_place_after(s->position) - s->position;
@@ -388,6 +425,7 @@ static wn_status generate_open(struct wn_generation *g) {
 }
 
 static void generate_close(struct wn_generation *g) {
+  wn_reading_drop(&g->reading);
   wn_text_stream_destroy(g->stream);
   wn_bytes_clear(&g->held);
   wn_tokens_free(g->encoded);

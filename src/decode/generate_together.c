@@ -162,6 +162,13 @@ wn_status wn_generation_step(wn_context *ctx, wn_generation *g, bool *more) {
   wn_generation_turn turn = {.generation = g};
   struct wn_feed feed;
   int64_t order;
+  bool layer;
+  g->ctx = ctx;
+  const wn_status read = wn_generation_read_layer(g, &layer);
+  if (layer || read != WN_OK) {
+    *more = read == WN_OK && !g->ended;
+    return read;
+  }
   struct together x = {ctx, g->session->room, &feed, &order, 1 + WN_DRAFT_MAX, &turn, 1};
   const wn_status status = together_step(&x, 1);
   *more = turn.more;

@@ -39,7 +39,8 @@ struct wn_generation {
   int32_t *times_shown, *bias_ids_shown;
   uint8_t *seen_shown, *allowed_shown;
   float *bias_shown;
-  struct wn_drafts *drafts; /* (drafts.h) NULL: none */
+  struct wn_reading reading; /* of the prompt, if it is read layer by layer */
+  struct wn_drafts *drafts;  /* (drafts.h) NULL: none */
 };
 
 /* Checks the options. _prompt: the prompt's tokens; *encoded, if it is set, is freed with wn_tokens_free. */
@@ -50,6 +51,8 @@ wn_status wn_generation_prompt(wn_context *ctx, const wn_generate_options *o, co
  * piece of the prompt, up to the next fixed place (session.h). _fed: afterwards. */
 wn_status wn_generation_feed(struct wn_generation *g, int32_t id, int64_t room, struct wn_feed *feed);
 wn_status wn_generation_fed(struct wn_generation *g, const struct wn_feed *feed);
+/* Reads a layer of a prompt that is read layer by layer; *done false: it is not. */
+wn_status wn_generation_read_layer(struct wn_generation *g, bool *done);
 /* Penalties and biases (penalties.c). _check: the options. _open, _close: their arrays. _adjust: sets them in the
  * operation that adjusts logits. _take: counts a token that was drawn. */
 wn_status wn_penalties_check(wn_context *ctx, const wn_generate_options *o, int64_t V);

@@ -286,3 +286,16 @@ wn_status wn_session_feed(wn_context *ctx, wn_session *s, const int32_t *tokens,
   WN_TRY(wn_session_last_logits(s));
   return wn_session_copy_logits(s->model, s->logits, s->B, logits);
 }
+
+wn_status wn_session_read_context(wn_context *ctx, wn_session *s, const int32_t *tokens, int64_t T, float *logits) {
+  WN_CHECK_WORK(WN_HANDLE_AS("session", s, SESSION), WN_POINTER(tokens));
+  if (!wn_session_reads_by_layer(s)) {
+    WN_TRY(wn_session_feed(ctx, s, tokens, T, 0, logits));
+    return wn_session_compress(ctx, s);
+  }
+  struct wn_reading r = {
+      .feed = {.session = s, .tokens = tokens, .stride = T, .T = T, .logits = logits != NULL, .out = logits}};
+  wn_status status = wn_reading_begin(ctx, &r);
+  while (status == WN_OK && r.x) status = wn_reading_layer(&r);
+  return status;
+}

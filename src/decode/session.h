@@ -46,7 +46,7 @@ struct wn_session {
   bool broken;                   /* a piece failed halfway: some caches have its tokens, others not */
   bool cut;                      /* taken back to a place, and nothing fed since: the last state is not known */
   bool compressed;               /* the context has ended (wn_session_compress) */
-  size_t peak;                   /* the most bytes that the caches had together */
+  size_t carried, peak;          /* bytes of a context's residual stream (batch.h); the most with the caches' */
   wn_budgets budgets;            /* layers 0: none */
   struct wn_pins pins;           /* of all sequences; budgets.pins */
   int64_t *reach;                /* [L] how many tokens a trimmed layer sees */
@@ -114,6 +114,10 @@ static inline bool wn_session_evicts(const struct wn_session *s) {
 wn_status wn_session_check_pins(wn_context *ctx, const struct wn_session *s, bool ends);
 /* The tokens that each group of a part keeps in a compression; with "ada" a head's even share of them. */
 int64_t wn_session_compressed_budget(const struct wn_session *s, const struct wn_session_part *part);
+/* The peak, where the caches have so many bytes more beside them. */
+void wn_session_count_peak(struct wn_session *s, size_t more);
+/* Compresses all parts of a layer. */
+wn_status wn_session_compress_layer(struct wn_session *s, int64_t l);
 /* Does the capacity of part i's cache follow what it holds? */
 bool wn_session_grows(const struct wn_session *s, int64_t i);
 /* Does it, before or after a compression? */

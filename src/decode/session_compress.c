@@ -6,19 +6,25 @@
  * it is full and evicts. Under "every" a cache has room for K + every tokens, and is compressed to K when it is full;
  * that depends on the text alone, not on how it is cut.
  *
- * Memory while a context is read is that of all tokens, and of one layer's new cache more while it is compressed. */
+ * Memory while a context is read in pieces is that of all tokens, and of one layer's new cache more while it is
+ * compressed. A context that is read layer by layer (batch.c) needs all tokens of one layer, what stays of those before
+ * it, and the residual stream. */
 
 #include "base/misuse.h"
 #include "decode/session_once.h"
 
 /* ---- other allocations ---- */
 
+void wn_session_count_peak(struct wn_session *s, size_t more) {
+  const size_t bytes = wn_session_kv_bytes(s) + s->carried + more;
+  if (bytes > s->peak) s->peak = bytes;
+}
+
 static wn_status compress_allocate(struct wn_session *s, int64_t i, int64_t capacity, struct wn_kv_cache *out) {
   struct wn_kv_shape shape = s->caches[i].shape;
   shape.capacity = capacity;
   WN_TRY(wn_kv_cache_init(s->ctx, &shape, out));
-  const size_t bytes = wn_session_kv_bytes(s) + out->bytes;
-  if (bytes > s->peak) s->peak = bytes;
+  wn_session_count_peak(s, out->bytes);
   return WN_OK;
 }
 
@@ -116,7 +122,7 @@ done:
   return compress_swap(s, i, &to, status);
 }
 
-static wn_status compress_layer(struct wn_session *s, int64_t l) {
+wn_status wn_session_compress_layer(struct wn_session *s, int64_t l) {
   const int64_t first = s->first[l], n = s->first[l + 1] - first;
   struct wn_kept *keep;
   WN_TRY(WN_ALLOC(s->ctx, "a compression", n, &keep));
@@ -144,7 +150,7 @@ wn_status wn_session_compress(wn_context *ctx, wn_session *s) {
   WN_TRY(repeated);
   s->broken = true; /* until every layer is done */
   wn_status status = WN_OK;
-  for (int64_t l = 0; l < s->model->config.layers && status == WN_OK; l++) status = compress_layer(s, l);
+  for (int64_t l = 0; l < s->model->config.layers && status == WN_OK; l++) status = wn_session_compress_layer(s, l);
   wn_session_once_finish(s);
   WN_TRY(status);
   s->broken = false;
@@ -160,7 +166,7 @@ wn_status wn_session_make_room(struct wn_session *s, int64_t T, int64_t *now) {
       if (wn_session_grows(s, i) && cache->count + more > cache->shape.capacity)
         WN_TRY(wn_session_set_capacity(s, i, wn_session_room(s, cache->count + more)));
       if (s->budgets.when != WN_WHEN_EVERY || s->parts[i].kind != WN_LAYER_BUDGET) continue;
-      if (cache->count == cache->shape.capacity) WN_TRY(compress_layer(s, l));
+      if (cache->count == cache->shape.capacity) WN_TRY(wn_session_compress_layer(s, l));
       const int64_t room = cache->shape.capacity - cache->count;
       if (now && room < *now) *now = room;
     }

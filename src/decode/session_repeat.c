@@ -78,15 +78,9 @@ static int64_t repeat_tokens(struct wn_session_repeat *r) {
   return n + r->end - r->first;
 }
 
-/* The peak of a session whose context an echo with so many bytes has repeated. */
-static void repeat_count(struct wn_session *s, size_t echo) {
-  const size_t bytes = wn_session_kv_bytes(s) + echo;
-  if (bytes > s->peak) s->peak = bytes;
-}
-
 static wn_status repeat_read(struct wn_session *s, struct wn_session *echo, struct wn_session_repeat *r) {
   const int64_t n = s->position, chunk = s->once->own.options.kvzip.chunk;
-  repeat_count(s, wn_session_kv_bytes(echo));
+  wn_session_count_peak(s, wn_session_kv_bytes(echo));
   if (s->once->own.known) s->once->own.known->echo = wn_session_kv_bytes(echo);
   WN_TRY(wn_session_once_open(s->ctx, echo));
   echo->once->repeat = r, echo->once->compare = repeat_rows;
@@ -175,7 +169,7 @@ static wn_status repeat_again(struct wn_session *s) {
                    "session: method \"%s\" repeats a context of one sequence that every layer holds in full, without "
                    "selections, and once",
                    s->once->own.method->name);
-  if (read) repeat_count(s, known->echo);
+  if (read) wn_session_count_peak(s, known->echo);
   if (!read) WN_TRY(repeat_all(s));
   return s->budgets.allot == WN_ALLOT_MODEL ? repeat_allot(s, read ? known : NULL) : WN_OK;
 }
