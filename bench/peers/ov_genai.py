@@ -3,6 +3,7 @@
 
   ov_genai.py MODEL [--threads 2] [--prompts 128,512] [--depths 0,512] [--decoded 16] [--hint f32,bf16] [--attention PA,SDPA]
   ov_genai.py --convert int8|int4|fp16 HUGGING-FACE-FOLDER TO     by optimum-intel, in its usual way
+                                                                   (int4: in groups of 64; rows of 576 have no whole 128)
 
 MODEL is a folder that --convert made, or a GGUF file of a family that OpenVINO GenAI reads. Each combination of inference
 precision (--hint) and attention kernel loads the model once and runs everything twice; the second time counts. A prompt
@@ -33,7 +34,8 @@ python_env.need("openvino", "openvino_genai")
 if a.convert:
     tool = os.path.join(os.path.dirname(sys.executable), "optimum-cli")
     sys.exit(subprocess.run([tool, "export", "openvino", "--model", a.model, "--task", "text-generation-with-past",
-                             "--weight-format", a.convert, a.to], stdout=subprocess.DEVNULL, check=False).returncode)
+                             "--weight-format", a.convert, *(["--group-size", "64"] if a.convert == "int4" else []), a.to],
+                            stdout=subprocess.DEVNULL, check=False).returncode)
 
 import numpy
 import openvino
