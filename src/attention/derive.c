@@ -36,6 +36,7 @@ static const struct wn_call_field call_fields[] = {
     NUMBER(head_step, WN_CALL_SHAPE),
     NUMBER(scale, WN_CALL_SHAPE),
     NUMBER(row_type, WN_CALL_SHAPE),
+    NUMBER(rounds, WN_CALL_SHAPE),
     STRIDED(q, WN_CALL_SHAPE, WN_CALL_ROW, "BRHD", s_q),
     NUMBER(s_q, WN_CALL_SHAPE),
     STRIDED(k, WN_CALL_SHAPE, WN_CALL_KEY, "BKVD", s_k),

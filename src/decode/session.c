@@ -212,6 +212,7 @@ static wn_status session_create(wn_context *ctx, wn_model *model, const wn_sessi
   s->marking = options->control_marks;
   s->counting = options->counts;
   s->cache = session_format(model, &attention, budgets && budgets->layers > 0 ? budgets : NULL, options->cache);
+  s->rounds = s->cache == WN_CACHE_HALF && ctx->exact_rows == 0 && wn_model_rounds(model);
   s->room = options->group ? &options->group->room : &s->own_room;
   WN_TRY_GOTO(session_arrays(ctx, s, budgets && budgets->layers > 0), fail);
   WN_TRY_GOTO(session_check_history(ctx, s, budgets), fail);

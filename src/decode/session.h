@@ -57,6 +57,7 @@ struct wn_session {
   struct wn_arrays arrays, shared; /* in the backend's memory: the session's arrays; those that evicting caches share */
   struct wn_arrays host, shared_host; /* the same on the host */
   struct wn_room own_room, *room;     /* room is &own_room, or the group's */
+  bool rounds;                        /* wn_attention.rounds: products with the weights round as well */
   bool marking, counting;             /* wn_session_options.control_marks, counts */
   bool counted;                       /* counts are up to date with the last row */
   /* with control_marks: [B,capacity] 1: the token at this position is a control token whatever its id */

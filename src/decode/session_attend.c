@@ -24,6 +24,7 @@ static void attend_operation(const struct wn_run *run, const struct wn_session *
   memset(&op->threshold, 0, sizeof op->threshold); /* the session sets its own */
   op->threshold.on = s->attention.threshold.enabled;
   op->threshold.tau = s->attention.threshold.tau;
+  op->rounds = s->rounds;
   *rows = wn_kv_rows_of(op);
 }
 

@@ -82,6 +82,8 @@ wn_status wn_model_allocate_packed(wn_context *ctx, const wn_model_config *confi
                                    const struct wn_packed *rows_of_table, struct wn_model **out);
 /* Is any matrix packed? */
 bool wn_model_is_packed(const struct wn_model *model);
+/* Is any in bf16 or in blocks, so that products with it round activations? */
+bool wn_model_rounds(const struct wn_model *model);
 /* packed.c: copies packed matrices to where the backend's operations can read them; does nothing on the host. */
 wn_status wn_model_take_packed(wn_context *ctx, struct wn_model *model);
 /* strips.c: copies packed matrices into the order that the backend multiplies fastest, if it has one. Products have the

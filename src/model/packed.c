@@ -13,6 +13,15 @@ bool wn_model_is_packed(const struct wn_model *model) {
   return false;
 }
 
+bool wn_model_rounds(const struct wn_model *model) {
+  for (int i = 0; i < model->table.count; i++) {
+    const struct wn_packed *matrix = &model->table.rows[i].packed;
+    for (int p = 0; p < matrix->count; p++)
+      if (matrix->part[p].type >= WN_GGUF_BF16) return true;
+  }
+  return false;
+}
+
 wn_status wn_model_take_packed(wn_context *ctx, struct wn_model *model) {
   const struct wn_memory *memory = model->backend->memory;
   size_t all = 0;

@@ -36,6 +36,9 @@ struct wn_attention {
    * Products with bf16 rows may round their other operand (attention weights, gradients of logits) to bf16 too. Sums,
    * all other arrays and all other numbers are of exec->dtype. */
   wn_dtype row_type;
+  /* Keys in half floats, several rows: products may round q, k, v and the attention weights to bf16, where that is
+   * faster, so that a row's last digits depend on whether it was a call's only one. A setting of the run. */
+  bool rounds;
 
   const void *q;
   struct wn_stride s_q; /* [B,Tq,H,D] */

@@ -9,9 +9,11 @@
 #include <math.h>
 
 #include "backends/backends.h"
+#include "backends/cpu/attention/bf16.h"
 #include "base/rng.h"
 #include "io/gguf_types.h"
 #include "ops/attention.h"
+#include "tensor/bf16.h"
 #include "tensor/f16.h"
 
 struct shape {
@@ -120,6 +122,44 @@ static void check(const struct wn_exec *e, const struct shape *s, wn_gguf_type k
   free(out[0]), free(out[1]);
 }
 
+/* With `rounds`: where the processor has bf16 products, y before the rounding of the call on rows in bf16 with the same
+ * numbers, rounded; else, for single rows and for other types of keys, the bits of the call without it. */
+static void check_rounds(const struct wn_exec *e, const struct shape *s, wn_gguf_type type, bool bf16) {
+  const int64_t Tk = s->Tk, D = s->D, kv = s->B * s->Hkv * Tk * D, rows = s->B * s->Tq * s->H * D, n[] = {rows, kv, kv};
+  if (s->select || (wn_stored_blocks(type) && D % WN_STORED_BLOCK)) return;
+  float *x[] = {normals(rows, 1), normals(kv, 2), normals(kv, 3)}, *y[] = {normals(rows, 7), normals(rows, 8)};
+  uint16_t *half[4] = {NULL};
+  void *k = stored(e, type, x[1], kv), *v = stored(e, type, x[2], kv);
+  struct wn_attention a = {
+      .B = s->B, .Tq = s->Tq, .Tk = Tk, .H = s->H, .Hkv = s->Hkv, .D = D, .scale = 1 / sqrt((double)D)};
+  a.q = x[0], a.k = k, a.v = v, a.k_type = a.v_type = type, a.window = s->window;
+  a.s_q = a.s_y = (struct wn_stride){s->Tq * s->H * D, s->H * D, D};
+  a.s_k = a.s_v = (struct wn_stride){s->Hkv * Tk * D, D, Tk * D};
+  a.rounds = true, a.y = y[0];
+  run(e, &a);
+  struct wn_attention last = a; /* two rows have the bits that they have among all */
+  last.Tq = s->Tq < 3 ? s->Tq : 2;
+  last.q = x[0] + (s->Tq - last.Tq) * a.s_q.t, last.y = y[1] + (s->Tq - last.Tq) * a.s_q.t;
+  run(e, &last);
+  for (int64_t b = 0, at = (s->Tq - last.Tq) * a.s_q.t; b < s->B; b++, at += a.s_q.b)
+    assert_memory_equal(y[0] + at, y[1] + at, (size_t)(last.Tq * a.s_q.t) * sizeof(float));
+  a.rounds = false, a.y = y[1];
+  run(e, &a);
+  const bool same = !bf16 || s->Tq == 1 || D % 16 || type != WN_GGUF_F16;
+  assert_true(same == !memcmp(y[0], y[1], (size_t)rows * sizeof(float)));
+  for (int i = 0; i < 4 && !same; i++) {
+    const int64_t of = i < 3 ? n[i] : rows;
+    half[i] = malloc((size_t)of * sizeof *half[i]);
+    assert_non_null(half[i]);
+    for (int64_t j = 0; j < of; j++) half[i][j] = i < 3 ? wn_bf16_round(x[i][j]) : 0;
+  }
+  a.q = half[0], a.k = half[1], a.v = half[2], a.y = half[3], a.k_type = a.v_type = WN_GGUF_F32, a.row_type = WN_BF16;
+  if (!same) run(e, &a);
+  for (int64_t i = 0; i < rows && !same; i++) assert_int_equal(wn_bf16_round(y[0][i]), half[3][i]);
+  for (int i = 0; i < 4; i++) free(half[i]), free(i < 3 ? x[i] : NULL), free(i < 2 ? y[i] : NULL);
+  free(k), free(v);
+}
+
 static void check_isa(const char *isa) {
   wn_context *ctx = NULL;
   if (!context_with_isa(isa ? NULL : "ref", isa, 2, &ctx)) skip();
@@ -127,7 +167,10 @@ static void check_isa(const char *isa) {
   assert_ok(ctx, wn_backend_of(ctx, &backend));
   const struct wn_exec e = {.ctx = ctx, .backend = backend, .threads = 2, .dtype = WN_F32};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-    for (size_t t = 0; t < sizeof types / sizeof *types; t++) check(&e, &shapes[i], types[t][0], types[t][1]);
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+      check(&e, &shapes[i], types[t][0], types[t][1]);
+      check_rounds(&e, &shapes[i], types[t][0], isa && !strcmp(isa, "avx512") && wn_bf16_products());
+    }
   wn_context_destroy(ctx);
 }
 static void test_ref(void **state) {

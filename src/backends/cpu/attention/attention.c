@@ -96,7 +96,9 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
 
 static size_t attention_scratch_of(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   struct wn_attention_plan p;
-  if (plan(&p, exec, a, NULL, backward) != WN_OK) return 0;
+  struct wn_attention floats = *a; /* of other calls: those in bf16 need less */
+  floats.rounds = false;
+  if (plan(&p, exec, &floats, NULL, backward) != WN_OK) return 0;
   const size_t bytes = scratch_bytes(&p, backward);
   if (!wn_sparse_may(&p, backward)) return bytes;
   /* Whether keys are gathered by distance depends on the number of keys and on evictions. A call with fewer keys or
@@ -148,6 +150,17 @@ bool wn_bf16_products(void) {
 #else
   return false;
 #endif
+}
+
+/* Terms of calls on floats that may be: those that act on logits alone, and not on q. */
+enum {
+  ROUNDS_SERVED = WN_TERM_HALF | WN_TERM_WINDOW | WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_POSITIONS |
+                  WN_TERM_SOME_HEADS | WN_TERM_SCORE_MAP
+};
+
+bool wn_bf16_rounds(const struct wn_exec *exec, const struct wn_attention *a) {
+  if (!a->rounds || a->k_type != WN_GGUF_F16 || a->D % 16 || decodes(a, false)) return false;
+  return exec->ctx->isa == WN_ISA_AVX512 && wn_bf16_products() && !(wn_call_terms(a) & ~(uint32_t)ROUNDS_SERVED);
 }
 
 static bool computes_in_bf16(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {

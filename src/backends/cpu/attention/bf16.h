@@ -12,6 +12,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct wn_attention;
+struct wn_exec;
+
 struct wn_bf16_ops {
   void (*begin)(void), (*end)(void); /* called around a thread's products; or NULL */
   /* C[rows,width] (row stride 64) = factor * X[rows,D] Y[D,width]: row stride of x is Dp; y [D/2][64] pairs, D even */
@@ -55,5 +58,8 @@ bool wn_bf16_tiles_serve(int64_t D);
 
 /* Does this CPU have AVX512_BF16? */
 bool wn_bf16_products(void);
+
+/* Is a forward call's attention computed in bf16, of rows of floats? */
+bool wn_bf16_rounds(const struct wn_exec *exec, const struct wn_attention *a);
 
 #endif

@@ -130,11 +130,14 @@ static void pack_tile(const struct wn_attention_plan *p, const struct wn_attenti
   const bool apart = c < wn_sparse_edge(p, p->first_block); /* all its keys are gathered: no row sees it as a tile */
   if (a->k_type) {                                          /* neither sparse nor gathered */
     _Alignas(64) float wide[WN_TILE * WN_STORED_D];
+    _Alignas(64) uint16_t rounded[WN_TILE * WN_STORED_D];
+    const void *from = p->rounds ? (const void *)rounded : wide;
     wn_widen(p, a->k_type, a->k, a->s_k, u->b, j0, u->g0 + g, rows, wide);
-    p->ops->pack_transposed(wn_operand_at(p, k->kt, at * wn_operand_columns(p)), wide, a->D, rows, a->D,
-                            (float)a->scale);
+    if (p->rounds) p->bf16->round(rounded, a->D, wide, rows, a->D, a->D);
+    wn_pack_columns(p, wn_operand_at(p, k->kt, at * wn_operand_columns(p)), from, a->D, rows, a->scale);
     wn_widen(p, a->v_type, a->v, a->s_v, u->b, j0, u->g0 + g, rows, wide);
-    p->ops->pack(wn_operand_at(p, k->v, at * WN_TILE * p->Dp), WN_TILE, p->Dp, wide, a->D, rows, a->D, 1.0f);
+    if (p->rounds) p->bf16->round(rounded, a->D, wide, rows, a->D, a->D);
+    wn_pack_values(p, wn_operand_at(p, k->v, at * WN_TILE * p->Dp), from, a->D, rows);
     if (g == 0 && k->skt)
       p->ops->pack_transposed(k->skt + c * a->D * WN_TILE, wn_floats_at(a->sel.sk, a->sel.s_sk, u->b, j0, u->choice),
                               a->sel.s_sk.t, rows, a->D, (float)a->scale);
@@ -425,9 +428,10 @@ static void forward_rows(const struct wn_attention_plan *p, const struct wn_atte
 }
 
 static void prefetch_rows(const struct wn_attention_plan *p, const void *x, int64_t stride, int64_t rows) {
-  const int64_t line = 64 / (int64_t)wn_operand_size(p);
+  const int64_t size = (int64_t)wn_row_size(p);
   for (int64_t r = 0; r < rows; r++)
-    for (int64_t d = 0; d < p->a->D; d += line) __builtin_prefetch(wn_operand_at(p, x, r * stride + d), 0, 2);
+    for (int64_t at = 0; at < p->a->D * size; at += 64)
+      __builtin_prefetch((const char *)x + r * stride * size + at, 0, 2);
 }
 
 /* Prefetches the inputs of a row block. */

@@ -271,7 +271,8 @@ struct wn_attention_plan {
   const struct wn_exec *exec;
   const struct wn_attention *a;
   const struct wn_tile_ops *ops;
-  const struct wn_bf16_ops *bf16; /* products for calls on bf16 rows; NULL: floats, `kernels` (operands.h) */
+  const struct wn_bf16_ops *bf16; /* products of operands in bf16; NULL: floats, `kernels` (operands.h) */
+  bool rounds;                    /* operands in bf16 are rounded from rows of floats */
   int64_t Dp;                     /* D rounded up to a multiple of 16 */
   int64_t offset;                 /* Tk - Tq: the position of the first query */
   int64_t first_block, blocks;    /* row blocks first_block..blocks-1 have queries; column blocks are 0..blocks-1 */

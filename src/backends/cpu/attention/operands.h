@@ -5,7 +5,7 @@
 
 #include "backends/cpu/attention/products.h"
 
-/* Bytes of an element of the call's rows, and of its operands. */
+/* Bytes of an element of the call's operands, and of its rows. */
 static inline size_t wn_operand_size(const struct wn_attention_plan *p) {
   return p->bf16 ? sizeof(uint16_t) : sizeof(float);
 }
@@ -16,10 +16,13 @@ static inline int64_t wn_operand_columns(const struct wn_attention_plan *p) {
 static inline void *wn_operand_at(const struct wn_attention_plan *p, const void *operand, int64_t n) {
   return (char *)(uintptr_t)operand + n * (int64_t)wn_operand_size(p);
 }
+static inline size_t wn_row_size(const struct wn_attention_plan *p) {
+  return p->bf16 && !p->rounds ? sizeof(uint16_t) : sizeof(float);
+}
 /* Row t of head h in a strided array of the call's rows. */
 static inline void *wn_row_at(const struct wn_attention_plan *p, const void *x, struct wn_stride s, int64_t b,
                               int64_t t, int64_t h) {
-  return wn_operand_at(p, x, b * s.b + t * s.t + h * s.h);
+  return (char *)(uintptr_t)x + (b * s.b + t * s.t + h * s.h) * (int64_t)wn_row_size(p);
 }
 
 /* --- packing: the caller's [rows,D], with row stride `stride` --- */
@@ -27,7 +30,9 @@ static inline void *wn_row_at(const struct wn_attention_plan *p, const void *x, 
 /* To [rows][Dp], as left operand. */
 static inline void wn_pack_rows(const struct wn_attention_plan *p, void *to, const void *from, int64_t stride,
                                 int64_t rows) {
-  if (p->bf16)
+  if (p->rounds)
+    p->bf16->round(to, p->Dp, from, rows, p->a->D, stride);
+  else if (p->bf16)
     p->bf16->pack(to, from, stride, rows, p->a->D, p->Dp);
   else
     p->ops->pack(to, rows, p->Dp, from, stride, rows, p->a->D, 1.0f);
@@ -74,9 +79,10 @@ struct wn_unpack {
 };
 static inline void wn_unpack_rows(const struct wn_attention_plan *p, void *to, int64_t stride,
                                   const struct wn_unpack *x) {
-  float *sum = p->bf16 ? x->from : to;
-  p->ops->unpack(sum, p->bf16 ? p->Dp : stride, x->from, p->Dp, x->parts, x->step, x->rows, p->a->D, x->factor, x->all);
-  if (p->bf16) p->bf16->round(to, stride, sum, x->rows, p->a->D, p->Dp);
+  const bool round = p->bf16 && !p->rounds;
+  float *sum = round ? x->from : to;
+  p->ops->unpack(sum, round ? p->Dp : stride, x->from, p->Dp, x->parts, x->step, x->rows, p->a->D, x->factor, x->all);
+  if (round) p->bf16->round(to, stride, sum, x->rows, p->a->D, p->Dp);
 }
 
 /* Stores the sums of wn_product_columns, from row `first` on, times `factor`. The sums may be overwritten. */

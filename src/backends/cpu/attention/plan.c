@@ -20,8 +20,10 @@ wn_status wn_attention_plan_init(struct wn_attention_plan *p, const struct wn_ex
   p->exec = exec;
   p->a = a;
   p->ops = ops;
+  p->rounds = !backward && wn_bf16_rounds(exec, a);
 #if WN_HAS_AVX512
-  p->bf16 = a->row_type != WN_BF16 ? NULL : wn_bf16_tiles_serve(a->D) ? &wn_bf16_ops_amx : &wn_bf16_ops_avx512;
+  const bool bf16 = a->row_type == WN_BF16 || p->rounds;
+  p->bf16 = !bf16 ? NULL : wn_bf16_tiles_serve(a->D) ? &wn_bf16_ops_amx : &wn_bf16_ops_avx512;
 #else
   p->bf16 = NULL;
 #endif
