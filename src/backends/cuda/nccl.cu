@@ -19,13 +19,10 @@ extern "C" {
 
 #ifdef WN_EMULATED
 #define WN_HAVE_NCCL 1
-#endif
-#if WN_HAVE_NCCL
-#ifdef WN_EMULATED
-#include "cuda/emulate_nccl.h"
-#else
+#elif WN_HAVE_NCCL
 #include <nccl.h>
 #endif
+#if WN_HAVE_NCCL
 
 #define NCCL_CALLS(X)                                                                                                  \
   X(GetVersion)                                                                                                        \
