@@ -7,6 +7,7 @@
 #include "backends/cuda/module.h"
 #include "base/module.h"
 #include "base/open.h"
+#include "dist/dist.h"
 
 static const char file[] = "winnow-cuda.so";
 
@@ -52,7 +53,7 @@ const struct wn_backend *wn_backend_cuda_for(enum wn_isa isa) {
 wn_status wn_backend_cuda_open(wn_context *ctx, const struct wn_backend **out) {
   pthread_mutex_lock(&lock);
   wn_status status = table ? WN_OK : module_open(ctx);
-  if (!table && status == WN_OK) status = module->begin(ctx, &host, &table);
+  if (!table && status == WN_OK) status = module->begin(ctx, &host, wn_dist_place(ctx), &table);
   *out = table;
   pthread_mutex_unlock(&lock);
   return status == WN_OK ? WN_OK : wn_fail_prefix(ctx, status, "backend cuda");

@@ -12,6 +12,8 @@
 #include <stdint.h>
 #include "winnow/context.h"
 
+struct wn_dist_device; /* dist/device.h */
+
 struct wn_memory {
   bool host;
   /* Like wn_alloc and wn_free (alloc.h): zero-filled, aligned to WN_ALIGN, bytes 0 gives NULL. */
@@ -30,6 +32,8 @@ struct wn_memory {
    * even after a failure. NULL: the memory gains nothing from it. */
   void (*step_begin)(wn_context *ctx);
   wn_status (*step_end)(wn_context *ctx);
+  /* Sends arrays to other processes. NULL: on the host the processes' transport does, elsewhere nothing can. */
+  const struct wn_dist_device *device;
 };
 
 /* Host memory. */

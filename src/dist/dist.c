@@ -33,6 +33,14 @@ static wn_status dist_check_watch(wn_context *ctx, struct wn_dist *d) {
                                                                           : WN_OK;
 }
 
+/* A message of a device has failed. If that is because a process died, the watch soon knows which. */
+static wn_status dist_check_death(wn_context *ctx, struct wn_dist *d, wn_status failed) {
+  for (int i = 0; i < 100 && atomic_load(&d->watch.state) != 2; i++)
+    nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+  const wn_status lost = dist_check_watch(ctx, d);
+  return lost != WN_OK ? lost : failed;
+}
+
 /* Refuses messages to a process that does not exist; a context that has not joined has no other. */
 static wn_status dist_check_other(wn_context *ctx, const char *what, int other) {
   const struct wn_dist *d = dist_of(ctx);
@@ -41,18 +49,33 @@ static wn_status dist_check_other(wn_context *ctx, const char *what, int other) 
                  wn_dist_rank(ctx), wn_dist_size(ctx));
 }
 
-wn_status wn_dist_send(wn_context *ctx, const void *data, size_t bytes, int to, int *request) {
+/* Requests of a device are numbered from here on. */
+enum { DIST_OF_DEVICE = 1 << 30 };
+
+static wn_status dist_post_array(wn_context *ctx, const void *data, size_t bytes, int other, bool sends, int *request) {
+  const struct wn_dist *d = dist_of(ctx);
+  if (!d->device) return wn_fail(ctx, WN_ERR_ARGUMENT, "a message between devices that were not connected");
+  WN_TRY(d->device->post(ctx, (void *)(uintptr_t)data, bytes, other, sends, request));
+  *request += DIST_OF_DEVICE;
+  return WN_OK;
+}
+
+wn_status wn_dist_send(wn_context *ctx, const struct wn_memory *memory, const void *data, size_t bytes, int to,
+                       int *request) {
   struct wn_dist *d = dist_of(ctx);
   *request = -1;
   WN_TRY(dist_check_other(ctx, "to", to));
+  if (!memory->host) return dist_post_array(ctx, data, bytes, to, true, request);
   *request = d->transport->send(data, bytes, to);
   return *request >= 0 ? WN_OK : wn_fail(ctx, WN_ERR_IO, "%s could not send %zu bytes", d->transport->name, bytes);
 }
 
-wn_status wn_dist_receive(wn_context *ctx, void *data, size_t bytes, int from, int *request) {
+wn_status wn_dist_receive(wn_context *ctx, const struct wn_memory *memory, void *data, size_t bytes, int from,
+                          int *request) {
   struct wn_dist *d = dist_of(ctx);
   *request = -1;
   WN_TRY(dist_check_other(ctx, "from", from));
+  if (!memory->host) return dist_post_array(ctx, data, bytes, from, false, request);
   *request = d->transport->receive(data, bytes, from);
   return *request >= 0 ? WN_OK : wn_fail(ctx, WN_ERR_IO, "%s could not receive %zu bytes", d->transport->name, bytes);
 }
@@ -63,6 +86,13 @@ wn_status wn_dist_advance(wn_context *ctx, int *requests, size_t count) {
   WN_TRY(dist_check_watch(ctx, d));
   for (size_t i = 0; i < count; i++) {
     if (requests[i] < 0) continue;
+    if (requests[i] >= DIST_OF_DEVICE) {
+      bool over;
+      const wn_status status = d->device->test(ctx, requests[i] - DIST_OF_DEVICE, &over);
+      if (status != WN_OK) return dist_check_death(ctx, d, status);
+      if (over) requests[i] = -1;
+      continue;
+    }
     const int done = d->transport->test(requests[i]);
     if (done < 0) return wn_fail(ctx, WN_ERR_IO, "a message between processes failed (%s)", d->transport->name);
     if (done) requests[i] = -1;
@@ -88,7 +118,8 @@ static wn_status dist_whole(wn_context *ctx, char *at, size_t bytes, int other, 
   do {
     const size_t now = bytes < WN_DIST_MESSAGE ? bytes : WN_DIST_MESSAGE;
     int request;
-    WN_TRY(sends ? wn_dist_send(ctx, at, now, other, &request) : wn_dist_receive(ctx, at, now, other, &request));
+    WN_TRY(sends ? wn_dist_send(ctx, &wn_host_memory, at, now, other, &request)
+                 : wn_dist_receive(ctx, &wn_host_memory, at, now, other, &request));
     WN_TRY(wn_dist_wait(ctx, &request, 1));
     at += now, bytes -= now;
   } while (bytes > 0);
@@ -101,6 +132,14 @@ wn_status wn_dist_send_whole(wn_context *ctx, const void *data, size_t bytes, in
 
 wn_status wn_dist_receive_whole(wn_context *ctx, void *data, size_t bytes, int from) {
   return dist_whole(ctx, data, bytes, from, false);
+}
+
+wn_status wn_dist_send_array(wn_context *ctx, const struct wn_memory *memory, const void *data, size_t bytes, int to) {
+  void *opened;
+  WN_TRY(wn_memory_open(ctx, memory, "what another process gets", data, bytes, &opened));
+  const wn_status sent = wn_dist_send_whole(ctx, opened, bytes, to);
+  const wn_status closed = wn_memory_close(ctx, memory, (void *)(uintptr_t)data, bytes, opened, false);
+  return sent == WN_OK ? closed : sent;
 }
 
 /* --- collective calls --- */

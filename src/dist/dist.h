@@ -7,13 +7,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/memory.h"
 #include "winnow/dist.h"
 
-/* Posts a message to or from another process. data [bytes] must stay valid until *request is -1. Messages between two
- * processes arrive in the order in which they were posted. A failure of any process ends all waits, with one line that
- * names it. */
-wn_status wn_dist_send(wn_context *ctx, const void *data, size_t bytes, int to, int *request);
-wn_status wn_dist_receive(wn_context *ctx, void *data, size_t bytes, int from, int *request);
+/* Posts a message to or from another process. data [bytes] lies in `memory` and must stay valid until *request is -1.
+ * Messages between two processes arrive in the order in which they were posted. A failure of any process ends all
+ * waits, with one line that names it. Memory other than the host's must be connected; its messages go in groups
+ * (wn_dist_device). */
+wn_status wn_dist_send(wn_context *ctx, const struct wn_memory *memory, const void *data, size_t bytes, int to,
+                       int *request);
+wn_status wn_dist_receive(wn_context *ctx, const struct wn_memory *memory, void *data, size_t bytes, int from,
+                          int *request);
+/* Makes messages between arrays of this memory possible; all processes call it. On the host it does nothing.
+ * WN_ERR_UNSUPPORTED: the memory has no such messages; WN_ERR_CONFIG: versions or devices do not fit. */
+wn_status wn_dist_connect(wn_context *ctx, const struct wn_memory *memory);
 /* Makes progress on all messages without waiting; requests [count] that are done become -1. */
 wn_status wn_dist_advance(wn_context *ctx, int *requests, size_t count);
 wn_status wn_dist_wait(wn_context *ctx, int *requests, size_t count);
@@ -21,6 +28,8 @@ wn_status wn_dist_wait(wn_context *ctx, int *requests, size_t count);
  * ints. */
 enum { WN_DIST_MESSAGE = 1 << 26 };
 wn_status wn_dist_send_whole(wn_context *ctx, const void *data, size_t bytes, int to);
+/* The same for an array in any memory, through the host. */
+wn_status wn_dist_send_array(wn_context *ctx, const struct wn_memory *memory, const void *data, size_t bytes, int to);
 wn_status wn_dist_receive_whole(wn_context *ctx, void *data, size_t bytes, int from);
 
 /* Replaces x [count] in every process by the sum over all processes. Meant for arrays in which at most one process has
@@ -39,6 +48,8 @@ wn_status wn_dist_same(wn_context *ctx, const char *what, const char *value);
 /* Checks that all processes have the same threads, instruction set and backend, which decide the last bits of a
  * product. */
 wn_status wn_dist_alike(wn_context *ctx);
+/* This process's number among those on its machine, from 0, by the launcher's word. */
+int wn_dist_place(const wn_context *ctx);
 
 /* A sum of `leaves` numbers in a fixed tree. The left branch of n leaves has the largest power of two below n, and each
  * branch is such a tree again. Process `rank` of `size` (at most `leaves`) sums one whole branch: *count leaves from

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "dist/device.h"
 #include "dist/dist.h"
 #include "dist/transport.h"
 
@@ -32,6 +33,7 @@ struct wn_dist {
   const struct wn_dist_transport *transport;
   void *module;
   int rank, size;
+  const struct wn_dist_device *device; /* between arrays of a device; NULL: not joined (wn_dist_connect) */
   struct wn_dist_watch watch;
   double room[WN_DIST_ROOM]; /* for wn_dist_merge */
 };

@@ -39,6 +39,7 @@ void wn_dist_leave(wn_context *ctx, wn_status status) {
   /* No process leaves before all have come this far. A process that fails does not close the transport: the launcher
    * ends the rest. */
   const bool all = well && wn_dist_barrier(ctx) == WN_OK;
+  if (all && d->device) d->device->end();
   if (all) d->transport->end(); /* this waits for all processes too, so the watch still runs */
   wn_dist_watch_end(d, all ? NULL : well ? "" : ctx->error);
   ctx->dist = NULL;

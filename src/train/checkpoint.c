@@ -289,7 +289,7 @@ static wn_status moments_collect(struct moments *list, int i, void *out) {
   if (list->owner[i] == t->shards.rank) {
     const struct wn_memory *memory = e->data == list->counts ? &wn_host_memory : t->model->backend->memory;
     return t->shards.rank == 0 ? wn_memory_read(ctx, memory, out, e->data, e->bytes)
-                               : wn_dist_send_whole(ctx, e->data, e->bytes, 0);
+                               : wn_dist_send_array(ctx, memory, e->data, e->bytes, 0);
   }
   return t->shards.rank == 0 ? wn_dist_receive_whole(ctx, out, e->bytes, list->owner[i]) : WN_OK;
 }

@@ -230,7 +230,7 @@ wn_status wn_optimizer_moment_collect(const struct wn_optimizer *opt, int i, int
     const size_t bytes = piece->count * element(opt);
     if (opt->rank != 0 && opt->rank != piece->owner) continue;
     if (opt->rank != 0)
-      WN_TRY(wn_dist_send_whole(ctx, optimizer_piece_moment(opt, piece, which), bytes, 0));
+      WN_TRY(wn_dist_send_array(ctx, opt->model->backend->memory, optimizer_piece_moment(opt, piece, which), bytes, 0));
     else if (piece->owner != 0)
       WN_TRY(wn_dist_receive_whole(ctx, optimizer_at(opt, out, piece->first), bytes, piece->owner));
     else

@@ -51,12 +51,8 @@ wn_status wn_shards_share(struct wn_shards *s, const struct wn_model *model, con
                           struct wn_optimizer_share *share) {
   const int64_t L = model->config.layers;
   const char *overlap = getenv("WINNOW_OVERLAP");
-  if (s->parts > 1 && !model->backend->memory->host)
-    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "train.shards is %lld: the %s backend trains in one part",
-                   (long long)s->parts, s->ctx->backend);
   s->model = model;
   s->learns = learns;
-  s->dtype = model->dtype;
   s->element = wn_dtype_size(model->dtype);
   s->gradients = learns->gradients;
   s->buckets = (int)L + 2;
@@ -73,6 +69,10 @@ wn_status wn_shards_share(struct wn_shards *s, const struct wn_model *model, con
   *share = (struct wn_optimizer_share){
       .rank = s->rank, .size = s->size, .most = s->parts > 1 ? SHARDS_PIECE : SIZE_MAX, .bucket = s->bucket};
   return WN_OK;
+}
+
+static const struct wn_memory *shards_memory(const struct wn_shards *s) {
+  return s->model->backend->memory;
 }
 
 static char *shards_at(const struct wn_shards *s, const void *array, size_t element) {
@@ -116,6 +116,7 @@ wn_status wn_shards_open(struct wn_shards *s, struct wn_optimizer *opt, uint8_t 
     if (waiting + 1 > s->levels) s->levels = waiting + 1;
   }
   if (s->size > 1) {
+    WN_TRY(wn_dist_connect(s->ctx, shards_memory(s)));
     s->span_count = shards_spans(s, false, NULL);
     s->param_count = shards_spans(s, true, NULL);
     WN_TRY(WN_ALLOC(s->ctx, "messages", s->span_count + s->param_count, &s->spans));
@@ -133,17 +134,17 @@ wn_status wn_shards_open(struct wn_shards *s, struct wn_optimizer *opt, uint8_t 
   }
   const size_t element = s->element;
   const struct wn_array rows[] = {
-      WN_ARRAY_SIZED(s->in, element, "gradients of other processes", s->size > 1,
-                     WN_DIMS(s->size - 1, (int64_t)s->in_count)),
       WN_ARRAY_FOR(s->requests, "requests", s->size > 1, WN_DIMS(s->request_count)),
       WN_ARRAY_FOR(s->posted, "buckets sent", true, WN_DIMS(s->buckets)),
   };
-  struct wn_array levels[WN_SHARDS_LEVELS];
+  struct wn_array levels[WN_SHARDS_LEVELS + 1];
   for (int i = 0; i < s->levels; i++)
     levels[i] = (struct wn_array)WN_ARRAY_SIZED(s->sum[i], element, i ? "gradients of parts" : "gradients", true,
                                                 WN_DIMS((int64_t)s->gradients));
+  levels[s->levels] = (struct wn_array)WN_ARRAY_SIZED(s->in, element, "gradients of other processes", s->size > 1,
+                                                      WN_DIMS(s->size - 1, (int64_t)s->in_count));
   WN_TRY(WN_ARRAYS_CREATE(s->ctx, &s->arrays, "gradients", rows));
-  return wn_arrays_create_in(s->ctx, s->model->backend->memory, &s->sums, "gradients", levels, (size_t)s->levels);
+  return wn_arrays_create_in(s->ctx, shards_memory(s), &s->sums, "gradients", levels, (size_t)s->levels + 1);
 }
 
 void wn_shards_clear(struct wn_shards *s) {
@@ -155,19 +156,8 @@ void wn_shards_clear(struct wn_shards *s) {
 }
 
 /* y [n] += x [n] */
-static void shards_sum(const struct wn_shards *s, size_t n, const void *x, void *y) {
-  const float *x32 = x;
-  const double *x64 = x;
-  float *y32 = y;
-  double *y64 = y;
-  const bool wide = s->dtype == WN_F64;
-#pragma omp parallel for simd num_threads(s->ctx->threads) schedule(static) if (n > 1 << 15)
-  for (size_t i = 0; i < n; i++) {
-    if (wide)
-      y64[i] += x64[i];
-    else
-      y32[i] += x32[i];
-  }
+static wn_status shards_sum(const struct wn_shards *s, size_t n, const void *x, void *y) {
+  return wn_op_add_forward(&s->opt->exec, &(struct wn_add){.n = (int64_t)n, .x = y, .z = x, .y = y});
 }
 
 void *wn_shards_begin(struct wn_shards *s, int64_t i) {
@@ -181,12 +171,13 @@ void *wn_shards_begin(struct wn_shards *s, int64_t i) {
 }
 
 /* Like counting in binary: two sums of equally many parts become one. */
-void wn_shards_add(struct wn_shards *s, int64_t i) {
+wn_status wn_shards_add(struct wn_shards *s, int64_t i) {
   for (int64_t n = i + 1; n % 2 == 0; n /= 2) {
-    shards_sum(s, s->gradients, s->sum[s->top], s->sum[s->top - 1]);
+    WN_TRY(shards_sum(s, s->gradients, s->sum[s->top], s->sum[s->top - 1]));
     s->top--;
   }
   s->top++;
+  return WN_OK;
 }
 
 /* A process's sum of a span: this process's own, or what the other one has sent. */
@@ -198,14 +189,19 @@ static void *shards_of(const struct wn_shards *s, const struct wn_shard_span *sp
 
 /* The sum of the branch of the next `n` parts. *rank: the first process that has some of them; moved on past those that
  * have. */
-static void *shards_branch(const struct wn_shards *s, const struct wn_shard_span *span, int64_t n, int *rank) {
+static wn_status shards_branch(const struct wn_shards *s, const struct wn_shard_span *span, int64_t n, int *rank,
+                               void **out) {
   int64_t first, count;
   wn_dist_branch(s->parts, *rank, s->size, &first, &count);
-  if (count == n) return shards_of(s, span, (*rank)++);
+  if (count == n) {
+    *out = shards_of(s, span, (*rank)++);
+    return WN_OK;
+  }
   const int64_t left = wn_dist_left(n);
-  void *a = shards_branch(s, span, left, rank), *b = shards_branch(s, span, n - left, rank);
-  shards_sum(s, span->count, b, a);
-  return a;
+  void *b;
+  WN_TRY(shards_branch(s, span, left, rank, out));
+  WN_TRY(shards_branch(s, span, n - left, rank, &b));
+  return shards_sum(s, span->count, b, *out);
 }
 
 static wn_status shards_post(struct wn_shards *s, int bucket) {
@@ -215,14 +211,17 @@ static wn_status shards_post(struct wn_shards *s, int bucket) {
     if (span->bucket != bucket) continue;
     const size_t bytes = span->count * s->element;
     for (int level = s->top; level > 0; level--)
-      shards_sum(s, span->count, shards_at(s, s->sum[level], span->at), shards_at(s, s->sum[level - 1], span->at));
+      WN_TRY(
+          shards_sum(s, span->count, shards_at(s, s->sum[level], span->at), shards_at(s, s->sum[level - 1], span->at)));
     void *own = shards_of(s, span, s->rank);
     if (span->owner != s->rank) {
-      WN_TRY(wn_dist_send(s->ctx, own, bytes, span->owner, &s->requests[s->under_way++]));
+      WN_TRY(wn_dist_send(s->ctx, shards_memory(s), own, bytes, span->owner, &s->requests[s->under_way++]));
       continue;
     }
     for (int r = 0; r < s->size; r++)
-      if (r != s->rank) WN_TRY(wn_dist_receive(s->ctx, shards_of(s, span, r), bytes, r, &s->requests[s->under_way++]));
+      if (r != s->rank)
+        WN_TRY(
+            wn_dist_receive(s->ctx, shards_memory(s), shards_of(s, span, r), bytes, r, &s->requests[s->under_way++]));
   }
   return wn_dist_advance(s->ctx, s->requests, (size_t)s->under_way);
 }
@@ -235,7 +234,9 @@ void wn_shards_layer(void *shards, int64_t l) {
        row++) { /* a gradient to which nothing was added is still uninitialised; it counts as zeros */
     if (s->begun[row] || s->learns->grad_at[row] == WN_NO_GRADIENT) continue;
     if (s->whole[row] != l) continue;
-    memset(shards_at(s, s->sum[s->top], s->learns->grad_at[row]), 0, s->model->table.rows[row].count * s->element);
+    s->status = shards_memory(s)->zero(s->ctx, shards_at(s, s->sum[s->top], s->learns->grad_at[row]),
+                                       s->model->table.rows[row].count * s->element);
+    if (s->status != WN_OK) return;
     s->begun[row] = 1;
   }
   s->status = shards_post(s, bucket);
@@ -244,7 +245,7 @@ void wn_shards_layer(void *shards, int64_t l) {
 wn_status wn_shards_finish(struct wn_shards *s) {
   WN_TRY(s->status);
   if (s->size == 1) {
-    for (; s->top > 0; s->top--) shards_sum(s, s->gradients, s->sum[s->top], s->sum[s->top - 1]);
+    for (; s->top > 0; s->top--) WN_TRY(shards_sum(s, s->gradients, s->sum[s->top], s->sum[s->top - 1]));
     return WN_OK;
   }
   const double start = wn_seconds_now();
@@ -255,9 +256,9 @@ wn_status wn_shards_finish(struct wn_shards *s) {
     const struct wn_shard_span *span = &s->spans[i];
     int rank = 0;
     if (span->owner != s->rank) continue;
-    const void *whole = shards_branch(s, span, s->parts, &rank);
-    void *own = shards_of(s, span, s->rank);
-    if (whole != own) memcpy(own, whole, span->count * s->element);
+    void *whole, *own = shards_of(s, span, s->rank);
+    WN_TRY(shards_branch(s, span, s->parts, &rank, &whole));
+    if (whole != own) WN_TRY(shards_memory(s)->copy(s->ctx, own, whole, span->count * s->element));
   }
   s->waited += wn_seconds_now() - start;
   return WN_OK;
@@ -271,11 +272,12 @@ wn_status wn_shards_gather(struct wn_shards *s) {
     const struct wn_shard_span *span = &s->params[i];
     const size_t bytes = span->count * s->element;
     if (span->owner != s->rank) {
-      WN_TRY(wn_dist_receive(s->ctx, span->p, bytes, span->owner, &s->requests[s->under_way++]));
+      WN_TRY(wn_dist_receive(s->ctx, shards_memory(s), span->p, bytes, span->owner, &s->requests[s->under_way++]));
       continue;
     }
     for (int k = 1; k < s->size; k++)
-      WN_TRY(wn_dist_send(s->ctx, span->p, bytes, (s->rank + k) % s->size, &s->requests[s->under_way++]));
+      WN_TRY(wn_dist_send(s->ctx, shards_memory(s), span->p, bytes, (s->rank + k) % s->size,
+                          &s->requests[s->under_way++]));
   }
   WN_TRY(wn_dist_wait(s->ctx, s->requests, (size_t)s->under_way));
   s->waited += wn_seconds_now() - start;

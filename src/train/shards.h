@@ -26,7 +26,6 @@ struct wn_shards {
                                   sum of all */
   int levels, top;             /* top: the level of the current part */
   size_t gradients, element;
-  wn_dtype dtype;
   const struct wn_model *model;
   const struct wn_adapt_rows *learns;
   struct wn_optimizer *opt;
@@ -40,7 +39,7 @@ struct wn_shards {
   int span_count, param_count;
   int *requests; /* [request_count] */
   int request_count, under_way;
-  void *in; /* [size-1][in_count] */
+  void *in; /* [size-1][in_count], in the backend's memory */
   size_t in_count;
   wn_status status; /* of messages posted during backward */
   double waited;    /* seconds, this step */
@@ -59,7 +58,7 @@ void wn_shards_clear(struct wn_shards *s);
 /* Returns the array for the gradient of this process's part `i`, counted from 0. */
 void *wn_shards_begin(struct wn_shards *s, int64_t i);
 /* Adds the gradient of part i, for all parts except the last. */
-void wn_shards_add(struct wn_shards *s, int64_t i);
+wn_status wn_shards_add(struct wn_shards *s, int64_t i);
 /* To be called in the last micro-step of the last part when the gradients of decoder layer l are complete (`whole` of
  * wn_step). */
 void wn_shards_layer(void *shards, int64_t l);

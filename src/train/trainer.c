@@ -231,7 +231,7 @@ static wn_status trainer_parts(struct wn_trainer *t, const struct trainer_step *
     for (int64_t k = 0; k < each; k++)
       WN_TRY(trainer_micro_step(t, s, (shards->first + i) * each + k, grads, shards->overlap && last && k == each - 1));
     if (t->learns.has_lora) WN_TRY(wn_lora_backward(&t->learns.lora, t->learns.grad_at, grads));
-    if (!last) wn_shards_add(shards, i);
+    if (!last) WN_TRY(wn_shards_add(shards, i));
   }
   WN_TRY(wn_shards_finish(shards));
   WN_TRY(wn_dist_merge(t->model->ctx, t->micro, shards->size > 1 ? (size_t)(t->accumulate * WN_MICRO) : 0));

@@ -613,10 +613,6 @@ static int device_capability = 8, device_processors = 3;
 void wn_emulate_device(int capability, int processors) {
   device_capability = capability, device_processors = processors;
 }
-cudaError_t cudaGetDevice(int *device) {
-  *device = 0;
-  return cudaSuccess;
-}
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int) {
   *value = attribute == cudaDevAttrMultiProcessorCount ? device_processors : device_capability;
   return cudaSuccess;

@@ -20,6 +20,8 @@ machine machine_now() {
   return m;
 }
 
+int current; /* all threads': a program uses one of them */
+
 } // namespace
 
 cudaError_t cudaDriverGetVersion(int *version) {
@@ -39,5 +41,22 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device) {
   if (device < 0 || device >= m.count) return cudaErrorInvalidDevice;
   snprintf(out->name, sizeof out->name, "emulated device %d", device);
   out->major = m.major, out->minor = 0, out->totalGlobalMem = (size_t)1 << 35;
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= machine_now().count) return cudaErrorInvalidDevice;
+  current = device;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device) {
+  *device = current;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *out, int bytes, int device) {
+  if (device < 0 || device >= machine_now().count) return cudaErrorInvalidDevice;
+  snprintf(out, (size_t)bytes, "0000:%02x:00.0", device + 1);
   return cudaSuccess;
 }

@@ -137,6 +137,10 @@ void streams_run(const bool *until) {
   while (!*until && run_one()) continue;
 }
 
+void streams_step() {
+  if (any_left()) (void)run_one();
+}
+
 void stream_run(const void *stream) {
   queue *q = queue_of(stream);
   while (q && !q->tasks.empty() && run_one()) continue;

@@ -36,8 +36,9 @@ struct kernel_call_copy {
  * work. In a program without streams it runs at once. */
 void stream_add(const void *stream, const std::function<void()> &run);
 /* Runs submitted work, in an order that streams and their waits allow (by the seed), until the flag is set, or nothing
- * is left in that stream, or in any. */
+ * is left in that stream, or in any; or one task. */
 void streams_run(const bool *until);
+void streams_step();
 void stream_run(const void *stream);
 void streams_finish();
 /* Registers a new stream. Makes a stream wait for a flag. */

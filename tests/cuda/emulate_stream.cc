@@ -132,6 +132,15 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return cudaSuccess;
 }
 
+/* The device goes on by one task. */
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (emulate::capture_refuses(nullptr, "cudaEventQuery")) return cudaErrorStreamCaptureUnsupported;
+  if (event->passed && !*event->passed) emulate::streams_step();
+  if (event->passed && !*event->passed) return cudaErrorNotReady;
+  emulate::arrive(event->asked);
+  return cudaSuccess;
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (emulate::capture_refuses(stream, "cudaStreamSynchronize")) return cudaErrorStreamCaptureUnsupported;
   emulate::stream_run(stream);
@@ -162,7 +171,9 @@ cudaError_t cudaMallocHost(void **out, size_t bytes) {
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *out, int device) {
   *out = &emulate::the_pool;
-  return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+  int current;
+  (void)cudaGetDevice(&current);
+  return device == current ? cudaSuccess : cudaErrorInvalidDevice;
 }
 
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr, void *value) {

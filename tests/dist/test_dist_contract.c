@@ -200,8 +200,8 @@ static void test_messages(void **state) {
     in[k] = bytes_new(bytes);
     bytes_fill(out[k], bytes, (uint64_t)(kind * 64 + rank));
     bytes_fill(in[k], bytes, 999);
-    assert_ok(ctx, wn_dist_send(ctx, out[k], bytes, other, &requests[n++]));
-    assert_ok(ctx, wn_dist_receive(ctx, in[k], bytes, other, &requests[n++]));
+    assert_ok(ctx, wn_dist_send(ctx, &wn_host_memory, out[k], bytes, other, &requests[n++]));
+    assert_ok(ctx, wn_dist_receive(ctx, &wn_host_memory, in[k], bytes, other, &requests[n++]));
     assert_true(requests[n - 1] >= 0 && requests[n - 2] >= 0);
   }
   assert_ok(ctx, wn_dist_wait(ctx, requests, (size_t)n));
@@ -227,15 +227,15 @@ static void test_advance(void **state) {
   assert_ok(ctx, wn_dist_wait(ctx, requests, 3));
   if (rank > 1 || size == 1) return;
   if (rank == 1) {
-    assert_ok(ctx, wn_dist_receive(ctx, &got, sizeof got, 0, &requests[1]));
+    assert_ok(ctx, wn_dist_receive(ctx, &wn_host_memory, &got, sizeof got, 0, &requests[1]));
     for (int i = 0; i < 1000; i++) assert_ok(ctx, wn_dist_advance(ctx, requests, 3));
     assert_true(requests[1] >= 0);
-    assert_ok(ctx, wn_dist_send(ctx, &go, sizeof go, 0, &request));
+    assert_ok(ctx, wn_dist_send(ctx, &wn_host_memory, &go, sizeof go, 0, &request));
     assert_ok(ctx, wn_dist_wait(ctx, &request, 1));
   } else {
-    assert_ok(ctx, wn_dist_receive(ctx, &go, sizeof go, 1, &request));
+    assert_ok(ctx, wn_dist_receive(ctx, &wn_host_memory, &go, sizeof go, 1, &request));
     assert_ok(ctx, wn_dist_wait(ctx, &request, 1));
-    assert_ok(ctx, wn_dist_send(ctx, &sent, sizeof sent, 1, &requests[1]));
+    assert_ok(ctx, wn_dist_send(ctx, &wn_host_memory, &sent, sizeof sent, 1, &requests[1]));
   }
   for (int turns = 0; requests[1] >= 0 && turns < 100000000; turns++) assert_ok(ctx, wn_dist_advance(ctx, requests, 3));
   assert_int_equal(requests[1], -1);
@@ -248,10 +248,10 @@ static void test_wrong_process(void **state) {
   (void)state;
   for (int i = 0; i < 3; i++) {
     request = 5;
-    assert_int_equal(wn_dist_send(ctx, &x, sizeof x, wrong[i], &request), WN_ERR_ARGUMENT);
+    assert_int_equal(wn_dist_send(ctx, &wn_host_memory, &x, sizeof x, wrong[i], &request), WN_ERR_ARGUMENT);
     assert_int_equal(request, -1);
     request = 5;
-    assert_int_equal(wn_dist_receive(ctx, &x, sizeof x, wrong[i], &request), WN_ERR_ARGUMENT);
+    assert_int_equal(wn_dist_receive(ctx, &wn_host_memory, &x, sizeof x, wrong[i], &request), WN_ERR_ARGUMENT);
     assert_int_equal(request, -1);
   }
   assert_ok(ctx, wn_dist_barrier(ctx)); /* nothing was posted */
@@ -314,11 +314,11 @@ static void test_sum_in_the_tree(void **state) {
     wn_dist_branch(leaves, rank, size, &first, &count);
     sums[rank] = tree_sum(first, count);
     if (rank > 0) {
-      assert_ok(ctx, wn_dist_send(ctx, &sums[rank], sizeof *sums, 0, &request));
+      assert_ok(ctx, wn_dist_send(ctx, &wn_host_memory, &sums[rank], sizeof *sums, 0, &request));
       assert_ok(ctx, wn_dist_wait(ctx, &request, 1));
     }
     for (int other = 1; rank == 0 && other < size; other++) {
-      assert_ok(ctx, wn_dist_receive(ctx, &sums[other], sizeof *sums, other, &request));
+      assert_ok(ctx, wn_dist_receive(ctx, &wn_host_memory, &sums[other], sizeof *sums, other, &request));
       assert_ok(ctx, wn_dist_wait(ctx, &request, 1));
     }
     if (rank == 0) joined = tree_join(leaves, leaves, sums, &r);
@@ -349,7 +349,7 @@ static int run_failure(void) {
     wn_dist_leave(ctx, WN_ERR_IO);
     return 1;
   }
-  wn_status status = wn_dist_receive(ctx, &never, sizeof never, size - 1, &request);
+  wn_status status = wn_dist_receive(ctx, &wn_host_memory, &never, sizeof never, size - 1, &request);
   if (status == WN_OK) status = wn_dist_wait(ctx, &request, 1);
   usleep(100000);
   char line[1200]; /* one write: several processes print */

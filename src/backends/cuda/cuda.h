@@ -15,9 +15,11 @@ extern "C" {
   size_t wn_cuda_##name##_scratch(const struct wn_exec *, const args *, bool backward);
 WN_OPS(WN_CUDA_DECLARE)
 
-/* Finds device 0 and creates what copies and waits need; later calls do nothing. Below: information on one of the
- * devices. */
+/* Finds the device and creates what copies and waits need; later calls do nothing but make it the calling thread's.
+ * _choose, before: the number of this process among those on its machine, each of which takes a device of its own where
+ * there are several. Below: information on one of the devices. */
 wn_status wn_cuda_begin(wn_context *ctx);
+void wn_cuda_choose(int place);
 wn_status wn_cuda_device(wn_context *ctx, int index, wn_device_info *out);
 
 /* For tests: runs steps launch by launch, not as graphs (steps.cu). */
@@ -35,6 +37,8 @@ void *wn_cuda_open_library(const char *path);
 
 /* Device memory. */
 extern const struct wn_memory wn_cuda_memory;
+/* Messages between the devices of several processes (nccl.cu). */
+extern const struct wn_dist_device wn_cuda_nccl;
 
 const struct wn_backend *wn_backend_cuda_table(void);
 

@@ -1,5 +1,5 @@
-// The device, and errors. The device is the first that CUDA_VISIBLE_DEVICES leaves visible. Its compute capability must
-// be one that the kernels are compiled for: 8.0 and later.
+// The device, and errors. The device is the first that CUDA_VISIBLE_DEVICES leaves visible; processes that were started
+// together take one each. Its compute capability must be one that the kernels are compiled for: 8.0 and later.
 #include <pthread.h>
 
 #include "backends/cuda/launch.cuh"
@@ -58,9 +58,23 @@ wn_status wn_cuda_device(wn_context *ctx, int index, wn_device_info *out) {
   return WN_OK;
 }
 
+static int place, chosen; // this process's number on its machine; its device
+
+void wn_cuda_choose(int number) {
+  place = number;
+}
+
 static wn_status begin_all(wn_context *ctx) {
   wn_device_info device = {};
-  WN_TRY(wn_cuda_device(ctx, 0, &device));
+  int count, driver;
+  WN_TRY(device_count(ctx, &count, &driver));
+  if (count > 1 && place >= count)
+    return wn_fail(ctx, WN_ERR_UNSUPPORTED, "process %d of this machine, counted from 0, finds %d devices", place,
+                   count);
+  chosen = count > 1 ? place : 0; // a launcher may show each process one of its own
+  WN_TRY(wn_cuda_device(ctx, chosen, &device));
+  const cudaError_t error = cudaSetDevice(chosen);
+  if (error != cudaSuccess) return wn_cuda_fail(ctx, device.name, error);
   if (device.major >= LEAST_MAJOR) {
     WN_TRY(wn_cuda_memory_begin(ctx));
     return wn_cuda_blas_begin(ctx);
@@ -76,5 +90,6 @@ wn_status wn_cuda_begin(wn_context *ctx) {
   const wn_status status = begun ? WN_OK : begin_all(ctx);
   begun = begun || status == WN_OK;
   pthread_mutex_unlock(&lock);
+  if (status == WN_OK && chosen > 0) (void)cudaSetDevice(chosen); // the run time keeps it for each thread
   return status;
 }

@@ -56,13 +56,15 @@ static wn_status memory_status(wn_context *ctx, const char *what, size_t bytes, 
 static cudaError_t begin_all() {
   cudaMemPool_t pool;
   uint64_t keep = UINT64_MAX;
+  int device = 0;
   cudaError_t error = cudaStreamCreateWithFlags(&wn_cuda_work_stream, cudaStreamNonBlocking);
   for (int i = 0; i < MARKS && error == cudaSuccess; i++)
     error = cudaEventCreateWithFlags(&events[i], cudaEventDisableTiming);
   if (error == cudaSuccess) error = wn_cuda_steps_prepare();
   if (error == cudaSuccess) error = wn_cuda::beside_prepare();
   if (error == cudaSuccess) error = cudaMallocHost(reinterpret_cast<void **>(&ring), RING_BYTES);
-  if (error == cudaSuccess) error = cudaDeviceGetDefaultMemPool(&pool, 0);
+  if (error == cudaSuccess) error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetDefaultMemPool(&pool, device);
   if (error == cudaSuccess) error = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
   return error;
 }
@@ -307,9 +309,9 @@ static wn_status cuda_wait(wn_context *ctx, uint64_t mark) {
 }
 
 extern "C" {
-const struct wn_memory wn_cuda_memory = {false,         cuda_allocate,      cuda_release,    cuda_copy_in,
-                                         cuda_copy_out, cuda_copy,          cuda_zero,       cuda_record,
-                                         cuda_wait,     wn_cuda_step_begin, wn_cuda_step_end};
+const struct wn_memory wn_cuda_memory = {false,         cuda_allocate,      cuda_release,     cuda_copy_in,
+                                         cuda_copy_out, cuda_copy,          cuda_zero,        cuda_record,
+                                         cuda_wait,     wn_cuda_step_begin, wn_cuda_step_end, &wn_cuda_nccl};
 
 void wn_cuda_memory_count(unsigned long long *live, unsigned long long *peak);
 void wn_cuda_memory_count(unsigned long long *live, unsigned long long *peak) {

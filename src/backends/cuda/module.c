@@ -31,8 +31,10 @@ void *wn_cuda_open_library(const char *path) {
   return library->open(path);
 }
 
-static wn_status module_begin(wn_context *ctx, const struct wn_cuda_host *host, const struct wn_backend **out) {
+static wn_status module_begin(wn_context *ctx, const struct wn_cuda_host *host, int place,
+                              const struct wn_backend **out) {
   library = host;
+  wn_cuda_choose(place);
   WN_TRY(wn_cuda_begin(ctx));
   *out = wn_backend_cuda_table();
   return WN_OK;

@@ -4,6 +4,7 @@
 #ifndef WN_BACKENDS_CUDA_MODULE_H
 #define WN_BACKENDS_CUDA_MODULE_H
 
+#include "dist/device.h"
 #include "ops/attention.h"
 #include "ops/evict.h"
 #include "ops/evictions.h"
@@ -20,9 +21,9 @@ struct wn_cuda_host {
 
 struct wn_cuda_module {
   uint64_t version; /* wn_cuda_module_version() */
-  /* Finds the device and returns the backend's table. Never called by two threads at once; called again after a
-   * failure. */
-  wn_status (*begin)(wn_context *ctx, const struct wn_cuda_host *host, const struct wn_backend **out);
+  /* Finds the device and returns the backend's table. place: this process's number on its machine (wn_dist_place).
+   * Never called by two threads at once; called again after a failure. */
+  wn_status (*begin)(wn_context *ctx, const struct wn_cuda_host *host, int place, const struct wn_backend **out);
   /* Information on a device, by its number among those that CUDA_VISIBLE_DEVICES shows. */
   wn_status (*device)(wn_context *ctx, const struct wn_cuda_host *host, int index, wn_device_info *out);
   /* Bytes of arrays on the device: now, and at most so far. */
@@ -41,7 +42,8 @@ static inline uint64_t wn_cuda_module_version(void) {
   uint64_t all = WN_VERSION_NUMBER;
 #define WN_CUDA_MODULE_SIZE(name, args, has_backward) all = all * 1000003 + sizeof(args);
   WN_OPS(WN_CUDA_MODULE_SIZE)
-  return all * 1000003 + sizeof(struct wn_backend) + sizeof(struct wn_exec) + sizeof(struct wn_memory);
+  return all * 1000003 + sizeof(struct wn_backend) + sizeof(struct wn_exec) + sizeof(struct wn_memory) +
+         sizeof(struct wn_dist_device);
 }
 
 #endif
