@@ -12,15 +12,11 @@
 #include "base/alloc.h"
 #include "ops/terms.h"
 
-static bool decodes(const struct wn_attention *a, bool backward) {
-  return !backward && a->Tq == 1 && !wn_attention_looks(a) && !(a->open && a->sel.on);
-}
-
 static struct wn_arrays kernels_scratch(const struct wn_attention_plan *p, bool backward) {
   if (p->a->open) return p->a->sel.on ? wn_open_select_scratch(p, backward) : wn_open_scratch(p, backward);
-  return backward               ? wn_attention_backward_scratch(p)
-         : decodes(p->a, false) ? wn_attention_decode_scratch(p)
-                                : wn_attention_forward_scratch(p);
+  return backward                            ? wn_attention_backward_scratch(p)
+         : wn_attention_decodes(p->a, false) ? wn_attention_decode_scratch(p)
+                                             : wn_attention_forward_scratch(p);
 }
 
 /* A call's scratch; the kernels' arrays come first. */
@@ -38,7 +34,7 @@ static void scratch_lay(const struct wn_attention_plan *p, bool backward, struct
       WN_ARRAY_FOR(s->distances, "far distances", true, WN_DIMS(wn_sparse_floats(p))),
   };
   WN_ARRAYS_LAY(l, rows);
-  if (!decodes(p->a, backward)) wn_terms_lay(p, l, backward, &s->terms);
+  if (!wn_attention_decodes(p->a, backward)) wn_terms_lay(p, l, backward, &s->terms);
 }
 
 static size_t scratch_bytes(const struct wn_attention_plan *p, bool backward) {
@@ -76,7 +72,7 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
   scratch_lay(&p, backward, &(struct wn_arrays){.base = exec->scratch}, &s);
   wn_sparse_fill(&p, s.distances);
   wn_score_begin(&p, s.bias, backward);
-  if (decodes(a, backward)) {
+  if (wn_attention_decodes(a, backward)) {
     a->open ? wn_open_forward_run(&p) : wn_attention_decode_run(&p);
     return WN_OK;
   }
@@ -114,7 +110,7 @@ static size_t attention_scratch_of(const struct wn_exec *exec, const struct wn_a
 static size_t attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   const int64_t threads = exec->threads, few = (2 * threads - 1) * WN_TILE;
   size_t most = attention_scratch_of(exec, a, backward);
-  if (decodes(a, backward)) return most;
+  if (wn_attention_decodes(a, backward)) return most;
   struct wn_attention fewer = *a;
   if (a->Tq == a->Tk && !backward) {
     fewer.Tq = fewer.Tk = 1; /* takes its own path */
@@ -136,45 +132,12 @@ static size_t attention_scratch(const struct wn_exec *exec, const struct wn_atte
   return most;
 }
 
-/* Terms of calls on bf16 rows that are computed in bf16. With other terms, or without AVX512_BF16, the rows are copied
- * to floats and computed in float (wide_rows.h). */
-enum {
-  BF16_SERVED = WN_TERM_BF16 | WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_SPAN | WN_TERM_THRESHOLD | WN_TERM_DROPOUT |
-                WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_CONSTANT_KEYS |
-                WN_TERM_SOME_HEADS | WN_TERM_SCORE_MAP
-};
-
-bool wn_bf16_products(void) {
-#if WN_HAS_AVX512
-  return __builtin_cpu_supports("avx512bf16");
-#else
-  return false;
-#endif
-}
-
-/* Terms of calls on floats that may be: those that act on logits alone, and not on q. */
-enum {
-  ROUNDS_SERVED = WN_TERM_HALF | WN_TERM_WINDOW | WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_POSITIONS |
-                  WN_TERM_SOME_HEADS | WN_TERM_SCORE_MAP
-};
-
-bool wn_bf16_rounds(const struct wn_exec *exec, const struct wn_attention *a) {
-  if (!a->rounds || a->k_type != WN_GGUF_F16 || a->D % 16 || decodes(a, false)) return false;
-  return exec->ctx->isa == WN_ISA_AVX512 && wn_bf16_products() && !(wn_call_terms(a) & ~(uint32_t)ROUNDS_SERVED);
-}
-
-static bool computes_in_bf16(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
-  if (a->row_type != WN_BF16 || decodes(a, backward) || !wn_bf16_products()) return false;
-  if (exec->ctx->isa != WN_ISA_AVX512) return false;
-  return !(wn_call_terms(a) & ~(uint32_t)BF16_SERVED) && !(a->sel.on && a->sel.bilinear);
-}
-
 static size_t floats_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
   return wn_gate_scratch(exec, a, backward, attention_scratch);
 }
 
 static size_t cpu_attention_scratch(const struct wn_exec *exec, const struct wn_attention *a, bool backward) {
-  if (!computes_in_bf16(exec, a, backward)) return wn_wide_rows_scratch(exec, a, backward, floats_scratch);
+  if (!wn_bf16_serves(exec, a, backward)) return wn_wide_rows_scratch(exec, a, backward, floats_scratch);
   const size_t most = attention_scratch(exec, a, backward);
   struct wn_attention single = *a;
   single.Tq = single.Tk = 1;
@@ -189,11 +152,11 @@ static wn_status backward_floats(const struct wn_exec *exec, const struct wn_att
   return wn_gate_run(exec, a, true, run);
 }
 static wn_status cpu_attention_forward(const struct wn_exec *exec, const struct wn_attention *a) {
-  if (computes_in_bf16(exec, a, false)) return run(exec, a, false);
+  if (wn_bf16_serves(exec, a, false)) return run(exec, a, false);
   return wn_wide_rows_run(exec, a, false, forward_floats);
 }
 static wn_status cpu_attention_backward(const struct wn_exec *exec, const struct wn_attention *a) {
-  if (computes_in_bf16(exec, a, true)) return run(exec, a, true);
+  if (wn_bf16_serves(exec, a, true)) return run(exec, a, true);
   return wn_wide_rows_run(exec, a, true, backward_floats);
 }
 

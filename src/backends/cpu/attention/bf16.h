@@ -61,5 +61,7 @@ bool wn_bf16_products(void);
 
 /* Is a forward call's attention computed in bf16, of rows of floats? */
 bool wn_bf16_rounds(const struct wn_exec *exec, const struct wn_attention *a);
+/* Is a call on bf16 rows? */
+bool wn_bf16_serves(const struct wn_exec *exec, const struct wn_attention *a, bool backward);
 
 #endif

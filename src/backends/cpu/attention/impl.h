@@ -352,6 +352,7 @@ struct wn_arrays wn_open_scratch(const struct wn_attention_plan *p, bool backwar
 struct wn_arrays wn_open_select_scratch(const struct wn_attention_plan *p, bool backward);
 struct wn_arrays wn_attention_forward_scratch(const struct wn_attention_plan *p);
 struct wn_arrays wn_attention_backward_scratch(const struct wn_attention_plan *p);
+bool wn_attention_decodes(const struct wn_attention *a, bool backward); /* is it a call for decode.c? */
 struct wn_arrays wn_attention_decode_scratch(const struct wn_attention_plan *p);
 
 static inline int64_t wn_div_up(int64_t x, int64_t y) {
