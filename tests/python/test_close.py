@@ -47,7 +47,7 @@ ARGUMENTS = {
         "is_control": (1,), "is_end": (1,), "name": (5,), "prompt": (TEXT,), "token_bytes": (5,),
     },
     "Session": {
-        "embed": (IDS,), "encode": (IDS,), "feed": (IDS,), "generate": lambda o: o.generate(IDS[:2], max_tokens=3).read(),
+        "embed": (IDS,), "encode": (IDS,), "feed": (IDS,), "read_context": (IDS,), "generate": lambda o: o.generate(IDS[:2], max_tokens=3).read(),
         "kept_by": (0, 0), "mark_control": lambda o: o.mark_control(o.position, 1), "pin": (0, 1), "restore": lambda o: o.restore(o.fork()), "score": (IDS, IDS), "score_next": (IDS,), "states": (IDS,),
         "save": lambda o: o.save(f"state{threading.get_ident()}"), "cut": (0,),
         "load": lambda o: (o.save(f"loaded{threading.get_ident()}"), o.load(f"loaded{threading.get_ident()}")),
