@@ -717,8 +717,10 @@ def test_the_interpreter_is_free():
     sys.setswitchinterval(100)  # a thread continues only when another yields
     try:
         thread.start()
-        at = count
-        model().logits(rows)
+        at, calls = count, 0
+        while count - at <= 2 and calls < 50:  # a call is short, and beside other programs a thread may wait longer
+            model().logits(rows)
+            calls += 1
         passed = count - at
     finally:
         over.set()
