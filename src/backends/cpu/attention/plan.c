@@ -6,6 +6,7 @@
  * unit. Results of forward do not depend on the number of threads at all, except in the last digits if dead keys are
  * skipped, since each chunk starts its own list. */
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 #if WN_HAVE_LIBXSMM
 #include <libxsmm.h>
@@ -89,9 +90,18 @@ static bool kernels_for_rows(struct wn_attention_plan *p, bool avx512, int64_t n
   return true;
 }
 
+/* Does libxsmm have its table of kernels? Without memory for it, a search in the table would end the process. */
+static bool registry_is_there(void) {
+  static atomic_bool there;
+  libxsmm_registry_info info; /* counts all of the table: asked until it is there, no more */
+  if (!atomic_load(&there)) atomic_store(&there, libxsmm_get_registry_info(&info) == 0);
+  return atomic_load(&there);
+}
+
 wn_status wn_attention_plan_kernels(struct wn_attention_plan *p, bool avx512) {
   memset(&p->kernels, 0, sizeof p->kernels);
   libxsmm_init();
+  if (!registry_is_there()) return wn_fail(p->exec->ctx, WN_ERR_MEMORY, "out of memory: kernels of attention");
   const int target = libxsmm_get_target_archid();
   if (!avx512 && target > LIBXSMM_X86_AVX2) libxsmm_set_target_archid(LIBXSMM_X86_AVX2);
   bool ok = true;
