@@ -1,6 +1,7 @@
 /* Counted, aligned memory. A block carries a header in the WN_ALIGN bytes before it. A block of MAP_LIMIT bytes or more
  * has its own mmap, so that freeing it returns its pages to the system at once. */
 #include "base/alloc.h"
+#include "base/context.h"
 #include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
@@ -57,19 +58,22 @@ static void count_allocation(size_t bytes) {
 }
 
 /* What other libraries allocate: oneDNN's kernels and scratch, libxsmm's registry, SentencePiece's tables, thread
- * stacks. 40 MiB were measured in training. */
+ * stacks. 40 MiB were measured in training. glibc's allocator takes as much address space for each further thread, if
+ * there is any, and libraries that then get none end the process. */
 enum { RESERVE_MIB = 64 };
 
 wn_status wn_alloc_reserve(wn_context *ctx) {
   struct rlimit limit;
-  const size_t bytes = (size_t)RESERVE_MIB << 20;
+  const int mib = RESERVE_MIB * (ctx->threads > 1 ? ctx->threads : 1);
+  const size_t bytes = (size_t)mib << 20;
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return WN_OK;
   void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED)
     return wn_fail(
         ctx, WN_ERR_MEMORY,
-        "out of memory: the limit of address space, %llu MiB, leaves less than %d MiB for the libraries in use",
-        (unsigned long long)(limit.rlim_cur >> 20), (int)RESERVE_MIB);
+        "out of memory: the limit of address space, %llu MiB, leaves less than %d MiB for the libraries in use and %d "
+        "threads",
+        (unsigned long long)(limit.rlim_cur >> 20), mib, ctx->threads);
   munmap(p, bytes);
   return WN_OK;
 }
