@@ -147,7 +147,7 @@ static node parse_primary(struct parser *p) {
   } constants[] = {{"true", JINJA_BOOL, true},   {"True", JINJA_BOOL, true},  {"false", JINJA_BOOL, false},
                    {"False", JINJA_BOOL, false}, {"none", JINJA_NONE, false}, {"None", JINJA_NONE, false}};
   node n;
-  bool single;
+  bool single = false; /* items that fail say nothing of it */
   switch (p->at->kind) {
   case TOKEN_NAME:
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
