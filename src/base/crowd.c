@@ -5,7 +5,18 @@
 
 #define CROWD_ALONE 0.75 /* of the CPUs wanted: who gets these runs alone */
 #define CROWD_WORTH 0.97 /* fewer threads are taken if they need as much time: so does everybody else */
-enum { CROWD_PAUSE = 10, CROWD_WHILE_FEW = 20, CROWD_LONGEST = 80, CROWD_TRIES = 2 };
+#define CROWD_CLEAR 1.15 /* times as much time: one window of one try is enough */
+#define CROWD_KEEP 0.75  /* a window counts so much when the next one is over */
+/* Windows of a try at most; windows between tries; of tries that agree, before fewer threads are taken. */
+enum {
+  CROWD_UNCLEAR = 4,
+  CROWD_PAUSE = 10,
+  CROWD_AGAIN = 5,
+  CROWD_WHILE_FEW = 20,
+  CROWD_FEW_LONGEST = 40,
+  CROWD_LONGEST = 80,
+  CROWD_TRIES = 2
+};
 
 static bool crowd_has_few(const struct wn_crowd *crowd) {
   return crowd->few != crowd->trying;
@@ -32,26 +43,29 @@ static void crowd_note(struct wn_crowd *crowd, uint64_t key, double time) {
   r->time[few] += time, r->count[few]++;
 }
 
-/* Do the regions that are known with both take less time with fewer? */
-static bool crowd_few_better(const struct wn_crowd *crowd) {
+/* The time of the regions that are known with both, with fewer threads: a share of that with all. */
+static double crowd_ratio(const struct wn_crowd *crowd) {
   double sum[2] = {0};
   for (const struct wn_crowd_region *r = crowd->regions; r < crowd->regions + WN_CROWD_REGIONS; r++)
     for (int few = 0; few < 2 && r->count[0] > 0 && r->count[1] > 0; few++)
       sum[few] += (r->count[0] + r->count[1]) * r->time[few] / r->count[few];
-  return CROWD_WORTH * sum[1] < sum[0];
+  return sum[0] > 0 ? sum[1] / sum[0] : 1;
 }
 
 /* After a window with the other number. While fewer are taken, CPUs that become free must be noticed soon. */
 static void crowd_choose(struct wn_crowd *crowd) {
-  const bool few = crowd_few_better(crowd);
+  const double ratio = crowd_ratio(crowd);
+  if (ratio > 1 / CROWD_CLEAR && ratio < CROWD_CLEAR && ++crowd->tried < CROWD_UNCLEAR) return;
+  const bool few = ratio < CROWD_WORTH, clear = ratio <= 1 / CROWD_CLEAR;
   crowd->trying = false, crowd->settling = few == crowd->few;
-  if (few && !crowd->few && ++crowd->better < CROWD_TRIES) { /* the scheduler's luck in one window is not enough */
-    crowd->settling = true, crowd->left = CROWD_PAUSE / 2;
+  if (few && !crowd->few && !clear && ++crowd->better < CROWD_TRIES) { /* the scheduler's luck is not enough */
+    crowd->settling = true, crowd->left = CROWD_AGAIN;
     return;
   }
   crowd->better = 0;
-  crowd->pause = few ? CROWD_WHILE_FEW : crowd->few ? CROWD_PAUSE : 2 * crowd->pause;
-  if (crowd->pause > CROWD_LONGEST) crowd->pause = CROWD_LONGEST;
+  const int longest = few ? CROWD_FEW_LONGEST : CROWD_LONGEST;
+  crowd->pause = few == crowd->few ? 2 * crowd->pause : few ? CROWD_WHILE_FEW : CROWD_PAUSE;
+  if (crowd->pause > longest) crowd->pause = longest;
   crowd->few = few, crowd->left = crowd->pause;
 }
 
@@ -63,18 +77,19 @@ static void crowd_try(struct wn_crowd *crowd) {
     crowd->got = 0;
   }
   crowd_fade(crowd, !crowd->few, 0);
-  crowd->trying = crowd->settling = true;
+  crowd->trying = crowd->settling = true, crowd->tried = 0;
 }
 
 bool wn_crowd_add(struct wn_crowd *crowd, int wanted, uint64_t key, double time, double cpu) {
   if (wanted > crowd->wanted) crowd_begin(crowd, wanted);
   if (wanted < crowd->wanted) return true; /* a region too small for all threads says nothing */
   if (!crowd->settling) crowd_note(crowd, key, time);
-  crowd->time += time, crowd->cpu += cpu;
-  if (crowd->time < WN_CROWD_WINDOW) return true;
-  const double got = crowd->cpu / crowd->time;
+  crowd->time += time;
+  if (cpu >= 0) crowd->cpu += cpu, crowd->asked += time;
+  if (crowd->time < WN_CROWD_WINDOW || crowd->asked <= 0) return true;
+  const double got = crowd->cpu / crowd->asked;
   const bool settled = !crowd->settling;
-  crowd->time = crowd->cpu = 0, crowd->settling = false;
+  crowd->time = crowd->cpu = crowd->asked = 0, crowd->settling = false;
   if (!settled) return true;
   if (!crowd_has_few(crowd)) {
     crowd->got = crowd->got > 0 ? 0.5 * (crowd->got + got) : got;
@@ -85,10 +100,10 @@ bool wn_crowd_add(struct wn_crowd *crowd, int wanted, uint64_t key, double time,
   }
   if (crowd->trying)
     crowd_choose(crowd);
-  else if (--crowd->left <= 0 || (crowd->few && !crowd_few_better(crowd)))
+  else if (--crowd->left <= 0 || (crowd->few && crowd_ratio(crowd) >= CROWD_WORTH))
     crowd_try(crowd);
   else
-    crowd_fade(crowd, crowd->few, 0.5);
+    crowd_fade(crowd, crowd->few, CROWD_KEEP);
   return true;
 }
 

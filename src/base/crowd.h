@@ -21,8 +21,10 @@ struct wn_crowd {
   bool trying;       /* this window is run with the other number */
   bool settling;     /* the number has changed: the scheduler moves threads, and this window does not count */
   int better;        /* tries in succession that were for fewer */
+  int tried;         /* windows of this try so far */
   int left, pause;   /* windows to go until the next try; windows between tries */
-  double time, cpu;  /* seconds, of this window so far */
+  double time;       /* seconds, of this window so far */
+  double cpu, asked; /* CPU seconds of those regions of the window that were asked for them; their time */
   double got;        /* CPUs of all threads, averaged over the last windows; 0: unknown */
   struct wn_crowd_region regions[WN_CROWD_REGIONS]; /* by key, the last one of a place */
 };
@@ -31,8 +33,9 @@ struct wn_crowd {
 /* Threads of the next region, of `wanted` > 1. */
 int wn_crowd_threads(const struct wn_crowd *crowd, int wanted);
 
-/* Adds a region that took `time` and `cpu` seconds; regions of one `key` have the same work. False: nobody else runs,
- * and there is nothing to measure until a thread is late again. */
+/* Adds a region that took `time` seconds and, where cpu >= 0, so many of CPUs: that is a system call, and a token's
+ * regions are many and short, so a part of them is asked. Regions of one `key` have the same work. False: nobody else
+ * runs, and there is nothing to measure until a thread is late again. */
 bool wn_crowd_add(struct wn_crowd *crowd, int wanted, uint64_t key, double time, double cpu);
 
 /* Contexts with a number of threads have exactly that many: while there is one, as any number of others, no region has

@@ -48,8 +48,9 @@
 void omp_set_num_threads(int threads); /* the compiler's OpenMP library, which oneDNN uses */
 #endif
 
-#define REGION_SPIN 200000L      /* nanoseconds */
-#define REGION_LEAST 5000L       /* nanoseconds; never less, so that threads that come in time again are noticed */
+#define REGION_SPIN 200000L  /* nanoseconds */
+#define REGION_LEAST 5000L   /* nanoseconds; never less, so that threads that come in time again are noticed */
+#define REGION_ASKED 100000L /* nanoseconds; at most this often the system is asked for CPU time (0.4 microseconds) */
 #define REGION_ASLEEP (1u << 31) /* a bit of a word: somebody sleeps on it */
 enum { REGION_SHARES = 8, REGION_LINE = 64 };
 
@@ -436,11 +437,15 @@ static void region_begin(struct region *r, unsigned threads) {
     region_run(r, threads);
     return;
   }
-  const long time = region_now(), cpu = region_cpu();
+  static long last; /* with region_measuring */
+  const long time = region_now();
+  const bool asked = time - last >= REGION_ASKED;
+  if (asked) last = time;
+  const long cpu = asked ? region_cpu() : 0;
   region_run(r, (unsigned)wn_crowd_threads(&region_crowd, (int)threads));
   const uint64_t key = (uint64_t)(uintptr_t)r->fn + 0x9e3779b97f4a7c15u * (uint64_t)r->shares[1].count;
   if (!wn_crowd_add(&region_crowd, (int)threads, key ^ key >> 29, 1e-9 * (double)(region_now() - time),
-                    1e-9 * (double)(region_cpu() - cpu)))
+                    asked ? 1e-9 * (double)(region_cpu() - cpu) : -1))
     atomic_store(&region_crowded, false);
   atomic_flag_clear(&region_measuring);
 }
