@@ -119,7 +119,7 @@ wn_status wn_recipe_json(wn_context *ctx, const wn_recipe *recipe, char **out);
 typedef struct wn_train_progress {
   int64_t step, steps;        /* steps done, and steps in all */
   double loss, lr, grad_norm; /* mean over answer positions, before the update; L_mem not included */
-  double mem_loss;            /* L_mem's term with the weight in force, 0 when off */
+  double mem_loss;            /* the terms of L_mem and of gates with the weight in force, 0 when off */
   double span_loss;           /* adaptive span's term, 0 when off */
   double balance_loss;        /* the term of the experts' load, 0 when off */
   double span;                /* mean span in tokens over layers and heads (and tokens, with dynamic spans) */

@@ -5,6 +5,7 @@
 
 struct fade_settings {
   bool enabled;
+  double loss;
 };
 
 WN_MECHANISM_SETTINGS(fade)
@@ -13,10 +14,16 @@ WN_MECHANISM_SETTINGS(fade)
 
 static const struct wn_field fade_fields[] = {
     WN_KEY("fade.enabled", BOOL, AT(enabled), "a key's logits fade with its age, by a gate per key-value head"),
+    WN_KEY("fade.loss", DOUBLE, AT(loss), "coefficient of what the gates retain, a share, in the loss; 0: none",
+           .min = 0, .max = 1e6),
 };
 
 static bool fade_is_enabled(const wn_attention_config *config) {
   return fade_of(config)->enabled;
+}
+
+static double fade_loss(const wn_attention_config *config) {
+  return fade_of(config)->loss;
 }
 
 WN_SCORE_KEYED(fade)
@@ -29,7 +36,7 @@ static void fade_fill(const wn_attention_config *config, int64_t layer, int64_t 
   out->map[out->maps++] = (struct wn_score_map){.kind = &fade_kind};
 }
 
-WN_KEYED_INPUT(fade, fade_kind, WN_INPUT_LOG_SIGMOID, 5)
+WN_KEYED_INPUT(fade, fade_kind, WN_INPUT_LOG_SIGMOID, 5, .kept = WN_KEPT_BY_AGE, .kept_loss = fade_loss)
 
 static const char *const fade_cases[] = {
     "{\"fade\":true}",

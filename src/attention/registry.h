@@ -54,6 +54,8 @@ enum wn_input_transform {
   WN_INPUT_LOG_SIGMOID,
   WN_INPUT_LOG_SIGMOID_SUMS /* the running sum of these over the tokens of a sequence */
 };
+/* Which share of its keys an input of gates keeps, for a loss that asks for less of it (wn_gate_share). */
+enum wn_gates_kept { WN_KEPT_UNTOLD, WN_KEPT_ADMITTED, WN_KEPT_BY_AGE };
 enum wn_input_source { WN_INPUT_OF_NOTHING, WN_INPUT_OF_QUERIES, WN_INPUT_OF_KEYS };
 struct wn_mechanism_input {
   const char *array;  /* the name of the array, one of the mechanism's */
@@ -65,7 +67,9 @@ struct wn_mechanism_input {
   bool before_out; /* where files have its tensors; true: before attn.out.weight; false: after ffn.out.bias */
   enum wn_input_transform transform;
   double bias_init; /* the value that the bias starts with */
-  size_t strides;   /* offset of its struct wn_stride in struct wn_attention; unused for a map's */
+  enum wn_gates_kept kept;
+  double (*kept_loss)(const wn_attention_config *config); /* its weight; NULL with WN_KEPT_UNTOLD */
+  size_t strides; /* offset of its struct wn_stride in struct wn_attention; unused for a map's */
   /* When a model without the mechanism is adapted: w starts at 0 and b at bias_neutral, or w stays random, or w is
    * copied from the model's query or key projection (`source`), from head source_head of each of `heads` groups. */
   double bias_neutral;

@@ -7,6 +7,7 @@
 struct write_settings {
   bool enabled;
   int window;
+  double loss;
 };
 
 WN_MECHANISM_SETTINGS(write)
@@ -16,6 +17,7 @@ WN_MECHANISM_SETTINGS(write)
 static const struct wn_field write_fields[] = {
     WN_KEY("write.enabled", BOOL, AT(enabled), "each token is admitted beyond the window by a gate per key-value head"),
     WN_KEY("write.window", INT, AT(window), "the newest tokens, which the gates leave alone", .min = 1, .max = 1 << 24),
+    WN_KEY("write.loss", DOUBLE, AT(loss), "coefficient of the mean gate in the loss; 0: none", .min = 0, .max = 1e6),
 };
 
 static void write_init(wn_attention_config *config) {
@@ -24,6 +26,10 @@ static void write_init(wn_attention_config *config) {
 
 static bool write_is_enabled(const wn_attention_config *config) {
   return write_of(config)->enabled;
+}
+
+static double write_loss(const wn_attention_config *config) {
+  return write_of(config)->loss;
 }
 
 WN_SCORE_KEYED(admit)
@@ -36,7 +42,7 @@ static void write_fill(const wn_attention_config *config, int64_t layer, int64_t
   out->map[out->maps++] = (struct wn_score_map){.kind = &write_kind, .number = {(double)write_of(config)->window}};
 }
 
-WN_KEYED_INPUT(write, write_kind, WN_INPUT_LOG_SIGMOID, 3)
+WN_KEYED_INPUT(write, write_kind, WN_INPUT_LOG_SIGMOID, 3, .kept = WN_KEPT_ADMITTED, .kept_loss = write_loss)
 
 static const char *const write_cases[] = {
     "{\"write\":{\"window\":8}}",

@@ -6,6 +6,7 @@
 
 #include "attention/registry.h"
 #include "model/layer.h"
+#include "model/workspace.h"
 #include "ops/attention.h"
 
 int wn_layer_inputs(const wn_model_config *c, struct wn_attention_input *out) {
@@ -89,6 +90,55 @@ void wn_inputs_bind_gradients(const struct wn_run *run, const struct wn_layer_te
   for (int i = 0; i < n; i++) wn_mechanism_bind_gradient(in[i].array, temp->d_input[in[i].slot], out);
 }
 
+/* What the gates of layer l keep, if a loss asks for it, by its sum's address or its gradient's. */
+static double gates_of(const struct wn_run *run, const struct wn_attention_input *in, const struct wn_layer_acts *a,
+                       struct wn_gate_share *out) {
+  if (in->how->kept == WN_KEPT_UNTOLD || run->recurrence.rows > 0) return 0;
+  *out = (struct wn_gate_share){.B = run->B,
+                                .T = run->T,
+                                .heads = in->width,
+                                .doc_start = run->doc_start,
+                                .count = run->row_count,
+                                .ages = in->how->kept == WN_KEPT_BY_AGE,
+                                .c = a->input[in->slot]};
+  return in->how->kept_loss(&run->model->config.attention);
+}
+
+wn_status wn_gates_forward(struct wn_run *run, struct wn_workspace *ws, int64_t l, const struct wn_layer_acts *a) {
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  struct wn_gate_share gates;
+  const int n = wn_layer_inputs(&run->model->config, in);
+  for (int i = 0; i < n; i++) {
+    if (gates_of(run, &in[i], a, &gates) == 0) continue;
+    gates.sum = wn_workspace_sum(ws, WN_SUM_GATES + in[i].slot, l);
+    WN_TRY(wn_run_gate_share_forward(run, &gates));
+  }
+  return WN_OK;
+}
+
+double wn_gates_loss(const struct wn_run *run, const struct wn_workspace *ws, const double *sums) {
+  const wn_model_config *c = &run->model->config;
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  double loss = 0;
+  const int n = run->recurrence.rows > 0 ? 0 : wn_layer_inputs(c, in);
+  for (int i = 0; i < n; i++)
+    for (int64_t l = 0; l < c->layers && in[i].how->kept != WN_KEPT_UNTOLD; l++) {
+      const double coefficient = in[i].how->kept_loss(&c->attention) / (double)c->layers;
+      if (coefficient > 0) loss += coefficient * sums[wn_workspace_sum_at(ws, WN_SUM_GATES + in[i].slot, l)];
+    }
+  return loss;
+}
+
+static wn_status gates_backward(struct wn_run *run, const struct wn_attention_input *in, const struct wn_layer_acts *a,
+                                void *d_y) {
+  struct wn_gate_share gates;
+  const double coefficient = run->gate_coef == 0 && !run->measuring ? 0 : gates_of(run, in, a, &gates);
+  if (coefficient == 0) return WN_OK;
+  gates.scale = coefficient * run->gate_coef;
+  gates.dc = d_y;
+  return wn_run_gate_share_backward(run, &gates);
+}
+
 wn_status wn_inputs_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
                              const struct wn_layer_temp *temp, void *d_x) {
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
@@ -96,6 +146,7 @@ wn_status wn_inputs_backward(struct wn_run *run, int64_t l, const struct wn_laye
   for (int i = 0; i < n; i++) {
     if (in[i].how->of_keys && run->recurrence.rows > 0) continue;
     void *d_y = temp->d_input[in[i].slot];
+    WN_TRY(gates_backward(run, &in[i], a, d_y));
     WN_TRY(wn_input_transform_back(run, &in[i], run->B, run->T, a->input[in[i].slot], d_y));
     WN_TRY(wn_run_project_back(run, input_of_layer(run, l, &in[i]), a->n1, d_y, d_x, true));
   }

@@ -168,6 +168,10 @@ void wn_inputs_bind_gradients(const struct wn_run *run, const struct wn_layer_te
 wn_status wn_inputs_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
                              const struct wn_layer_temp *temp, void *d_x);
 
+/* The loss of gates: adds up what those of layer l keep (sums of WN_SUM_GATES), and its gradient to theirs. */
+wn_status wn_gates_forward(struct wn_run *run, struct wn_workspace *ws, int64_t l, const struct wn_layer_acts *a);
+double wn_gates_loss(const struct wn_run *run, const struct wn_workspace *ws, const double *sums);
+
 /* Spans (span.c). The slot of the input that holds each token's spans; -1: there is none. */
 int wn_span_input(const wn_model_config *config);
 /* The greatest distance at which a head of layer l sees a token, with the model's present spans and window. INT64_MAX:

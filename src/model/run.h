@@ -87,13 +87,14 @@ struct wn_run {
   int32_t *evicted_at;            /* [L] of [B,P,T] evictions, with budgets */
   /* [B] how many rows of each sequence are tokens: L_mem and spans leave padding out; NULL: all */
   const int32_t *row_count;
-  bool no_mem;           /* a training step in which L_mem has weight 0, so M is not computed */
-  double mem_coef;       /* backward only: L_mem's factor for one layer, selection and document */
-  double balance_coef;   /* backward only: the factor of one layer's load-balancing loss */
-  double span_coef;      /* backward only: the span loss's factor for a layer's sum over heads of the mean z */
-  void *grads;           /* [table.total], added to; NULL: forward only */
-  const size_t *grad_at; /* as in wn_step */
-  uint8_t *begun;        /* as in wn_step */
+  bool no_mem;         /* a training step in which L_mem has weight 0, so M is not computed */
+  double mem_coef;     /* backward only: L_mem's factor for one layer, selection and document */
+  double balance_coef; /* backward only: the factor of one layer's load-balancing loss */
+  double span_coef;    /* backward only: the span loss's factor for a layer's sum over heads of the mean z */
+  double gate_coef;    /* backward only: the factor of what the gates of a layer keep, but for their own coefficient */
+  void *grads;         /* [table.total], added to; NULL: forward only */
+  const size_t *grad_at;                    /* as in wn_step */
+  uint8_t *begun;                           /* as in wn_step */
   void (*whole)(void *user, int64_t layer); /* as in wn_step */
   void *whole_user;
   const struct wn_layer_observer *observer; /* or NULL */

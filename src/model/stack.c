@@ -83,6 +83,7 @@ wn_status wn_run_stack(struct wn_run *run, struct wn_workspace *ws) {
     mid = wn_layer_stream(run, &a);
     branch = ws->temp.branch;
     WN_TRY(wn_span_forward(run, l, &a, wn_workspace_sum(ws, WN_SUM_SPAN, l)));
+    WN_TRY(wn_gates_forward(run, ws, l, &a));
     if (!run->measuring && run->observer && run->observer->layer) run->observer->layer(run->observer->user, run, l, &a);
     if (run->grads) WN_TRY(step_move_reduced(run, ws, l, false));
     if (!wn_run_has_mem(run)) continue;

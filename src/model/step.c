@@ -2,6 +2,7 @@
  *
  *   loss = loss_scale * sum of cross-entropies + mem_scale * L_mem + span_scale * span loss
  *   L_mem = eps * mean over documents, layers and selections of max_i M / n, over the document's n tokens
+ *   gate loss = sum over mechanisms of loss * mean over layers of what their gates keep; scaled by gate_scale
  *   balance loss = experts.balance * mean over layers of the experts' load (ops.h); scaled by span_scale too
  *   span loss = lambda/H * sum over layers and heads of limit * z (with dynamic spans z's mean over tokens)
  *
@@ -121,6 +122,7 @@ static void step_result(const struct wn_run *run, const struct wn_workspace *ws,
   result->mem_loss = mem_share * mem;
   result->span_loss = span_share * span;
   result->balance_loss = balance_share * balance;
+  result->gate_loss = wn_gates_loss(run, ws, sums);
   result->span = c->attention.span.enabled ? c->attention.span.limit * span / (double)(c->layers * c->heads) : 0;
 }
 
@@ -139,6 +141,7 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
   run->mem_coef = mem_share * step->mem_scale;
   run->no_mem = !run->measuring && step->grads && step->mem_scale == 0;
   run->span_coef = span_share * step->span_scale;
+  run->gate_coef = step->gate_scale / (double)c->layers;
   const double balance_share = c->experts.balance / (double)c->layers;
   run->balance_coef = balance_share * step->span_scale;
   if (!run->measuring) WN_TRY(memory->zero(ctx, wn_workspace_sum(ws, WN_SUM_LOSS, 0), WN_SUM_LOSSES * sizeof(double)));

@@ -147,7 +147,7 @@ static wn_status workspace_arrays(wn_context *ctx, struct wn_workspace *ws) {
         ((size_t)M * (size_t)c->width * wn_dtype_size(ws->model->dtype) + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
   if (ws->keep == WN_KEEP_REDUCED) ws->kept_bytes = (ws->blocks.large_bytes / 2 + WN_ALIGN - 1) / WN_ALIGN * WN_ALIGN;
   ws->chunk = wn_logits_rows(M, c->vocab_size);
-  ws->sums_count = WN_SUM_LOSSES + 3 * c->layers;
+  ws->sums_count = WN_SUM_LOSSES + WN_SUMS_OF_LAYER * c->layers;
   ws->arrays.memory = wn_workspace_memory(ws);
   workspace_lay(ws);
   WN_TRY(wn_arrays_check(ctx, &ws->arrays, "workspace of B %lld, T %lld", (long long)ws->B, (long long)ws->T));

@@ -24,9 +24,10 @@ struct wn_workspace_batch {
   int32_t *key_count;                    /* [B] of an encoder; likewise */
 };
 
-/* The sums of a step, doubles that are copied to the host together: loss and hits, then three numbers per layer. */
-enum wn_sum { WN_SUM_LOSS, WN_SUM_MEM, WN_SUM_SPAN, WN_SUM_BALANCE };
-enum { WN_SUM_LOSSES = 2 };
+/* The sums of a step, doubles that are copied to the host together: loss and hits, then some numbers per layer, of
+ * gates one for each input (slot). */
+enum wn_sum { WN_SUM_LOSS, WN_SUM_MEM, WN_SUM_SPAN, WN_SUM_BALANCE, WN_SUM_GATES };
+enum { WN_SUM_LOSSES = 2, WN_SUMS_OF_LAYER = WN_SUM_GATES - 1 + WN_MECHANISM_INPUTS_MAX };
 
 /* One arena for the arrays, one block for the operations' scratch. Arrays are in the backend's memory unless said
  * otherwise. */
@@ -93,11 +94,12 @@ wn_status wn_recurrence_advance(const struct wn_run *run, struct wn_workspace *w
 static inline const struct wn_memory *wn_workspace_memory(const struct wn_workspace *ws) {
   return ws->model->backend->memory;
 }
-/* The index of a layer's sum among the sums (for WN_SUM_LOSS l counts the losses), and its address. */
-static inline int64_t wn_workspace_sum_at(const struct wn_workspace *ws, enum wn_sum what, int64_t l) {
+/* The index of a layer's sum among the sums (what: enum wn_sum, or WN_SUM_GATES + slot; for WN_SUM_LOSS l counts the
+ * losses), and its address. */
+static inline int64_t wn_workspace_sum_at(const struct wn_workspace *ws, int what, int64_t l) {
   return what == WN_SUM_LOSS ? l : WN_SUM_LOSSES + ((int64_t)what - 1) * ws->model->config.layers + l;
 }
-static inline double *wn_workspace_sum(const struct wn_workspace *ws, enum wn_sum what, int64_t l) {
+static inline double *wn_workspace_sum(const struct wn_workspace *ws, int what, int64_t l) {
   return ws->sums + wn_workspace_sum_at(ws, what, l);
 }
 

@@ -355,6 +355,18 @@ wn_status wn_check_memory_loss(const struct wn_exec *exec, const struct wn_memor
   return wn_check_pointer(c, "sum", a->sum);
 }
 
+wn_status wn_check_gate_share(const struct wn_exec *exec, const struct wn_gate_share *a, bool backward) {
+  const struct wn_check c = {exec, "gate_share"};
+  WN_TRY(wn_check_least(c, "B", a->B, 0));
+  WN_TRY(wn_check_least(c, "T", a->T, 1));
+  WN_TRY(wn_check_least(c, "heads", a->heads, 1));
+  WN_TRY(wn_check_product(c, "c", a->B, a->T, a->heads));
+  WN_TRY(wn_check_pointer(c, "c", a->c));
+  if (!backward) return wn_check_pointer(c, "sum", a->sum);
+  WN_TRY(wn_check_number(c, "scale", a->scale, true, "a finite number"));
+  return wn_check_pointer(c, "dc", a->dc);
+}
+
 wn_status wn_check_cross_entropy(const struct wn_exec *exec, const struct wn_cross_entropy *a, bool backward) {
   const struct wn_check c = {exec, "cross_entropy"};
   (void)backward;

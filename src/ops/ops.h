@@ -385,6 +385,20 @@ struct wn_memory_loss {
   double scale;
 };
 
+/* What gates of keys keep (attention/keyed.h), from their logs c: *sum = the mean over tokens and heads of e^c, or,
+ * with `ages`, where a key that is a rows old counts e^(a c), of what all rows of each document together keep, as a
+ * share of all that they see. Backward: dc += scale times its gradient. Padding counts nowhere. */
+struct wn_gate_share {
+  int64_t B, T, heads;
+  const int32_t *doc_start; /* [B,T] or NULL: each sequence is one document */
+  const int32_t *count;     /* [B] rows that are tokens; the rest is padding; NULL: T */
+  bool ages;
+  const void *c; /* [B,T,heads] at most 0 */
+  double *sum;   /* [1] */
+  double scale;
+  void *dc; /* [B,T,heads] added to */
+};
+
 /* *out = sum of squares of x[n], summed in double in an order that depends only on n and threads. */
 struct wn_sumsq {
   int64_t n;
@@ -417,6 +431,7 @@ struct wn_sumsq {
   X(loss_sums, struct wn_loss_sums, false)                                                                             \
   X(span_sum, struct wn_span_sum, true)                                                                                \
   X(memory_loss, struct wn_memory_loss, true)                                                                          \
+  X(gate_share, struct wn_gate_share, true)                                                                            \
   X(adjust, struct wn_adjust, false)                                                                                   \
   X(sample, struct wn_sample, false)                                                                                   \
   X(evict, struct wn_evict, false)                                                                                     \

@@ -63,6 +63,8 @@ static const struct need {
     {"train.strength_steps", "model.attention.selective.strength", ONE_OF("scheduled")},
     {"train.prune.", "train.prune.budgets", NULL},
     {"train.mem.", "model.attention.selective.mem.enabled", NULL},
+    {"train.mem.", "model.attention.write.loss", NULL},
+    {"train.mem.", "model.attention.fade.loss", NULL},
 };
 enum { NEED_COUNT = sizeof need_rows / sizeof *need_rows };
 

@@ -88,10 +88,10 @@ static const struct wn_field train_fields[] = {
     WN_KEY("prune.draw", BOOL, AT(prune.draw),
            "each step draws its budgets between these and the context, log-uniformly"),
     WN_KEY("mem.from_step", INT64, AT(mem.from_step),
-           "last step without L_mem (selective.mem); from there its coefficient rises to eps", .min = 0, .max = 1e12),
+           "last step without L_mem (selective.mem) and the losses of gates; from there their coefficients rise",
+           .min = 0, .max = 1e12),
     WN_KEY("mem.to_step", INT64, AT(mem.to_step),
-           "first step with the whole coefficient of L_mem; from_step or 0: the one after from_step", .min = 0,
-           .max = 1e12),
+           "first step with the whole coefficients; from_step or 0: the one after from_step", .min = 0, .max = 1e12),
 };
 
 int wn_recipe_groups(struct wn_field_group *out) {

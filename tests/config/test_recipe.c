@@ -108,6 +108,7 @@ static const char *const other[] = {
     "model.attention.forget.enabled=true",
     "model.attention.write.enabled=true",
     "model.attention.write.window=9",
+    "model.attention.write.loss=0.25",
     "model.attention.softcap.cap=30",
     "model.attention.window=77",
     "model.attention.window_layers=\"10\"",
@@ -320,7 +321,7 @@ static void every_key_is_explained(void **state) {
   json_decref(j);
   int lines = 0;
   for (char *c = text; *c; c++) lines += *c == '\n';
-  assert_int_equal(lines, OTHERS + 8 + 4 + EXPERTS); /* off_by_one, which sinks exclude; fade, which softcap does;
+  assert_int_equal(lines, OTHERS + 9 + 4 + EXPERTS); /* off_by_one, which sinks exclude; fade, which softcap does;
                                                       * encoder.selective; out_bias; experts */
   wn_free(text);
 }

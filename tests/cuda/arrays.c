@@ -195,6 +195,7 @@ ARRAYS_ALONE(sigmoid)
 ARRAYS_ALONE(loss_sums)
 ARRAYS_ALONE(span_sum)
 ARRAYS_ALONE(memory_loss)
+ARRAYS_ALONE(gate_share)
 ARRAYS_ALONE(adjust)
 ARRAYS_ALONE(sample)
 

@@ -174,6 +174,44 @@ static void test_memory_loss(void **state) {
   }
 }
 
+/* What gates keep, by the definition's sums over every pair of a row and a key it sees, and by finite differences: two
+ * documents and one, the last with padding; logs from 0 to where nothing is left. */
+static void test_gate_share(void **state) {
+  (void)state;
+  enum { B = 2, T = 5, H = 2, N = B * T * H };
+  const int32_t doc_start[B * T] = {0, 0, 2, 2, 2, 0, 0, 0, 0, 0}, count[B] = {5, 3};
+  const double logs[N] = {0,  -1e-9, -1e-5, -3e-5, -1e-3, -0.01, -0.1, -0.5, -1,   -2,
+                          -4, -0.3,  -0.2,  -30,   -700,  -0.7,  -1,   -1,   -0.1, -0.1};
+  struct wn_exec e;
+  for (int at = 0; exec_next(&at, &e);)
+    for (int ages = 0; ages < 2; ages++) {
+      double c[N], dc[N], sum, expected = 0, all = 0;
+      for (int i = 0; i < N; i++) wn_number_set(c, i, e.dtype, logs[i]), wn_number_set(dc, i, e.dtype, 1);
+      for (int row = 0; row < B * T; row++)
+        for (int key = row - row % T + doc_start[row]; key <= row && row % T < count[row / T]; key++)
+          for (int h = 0; h < H && (ages || key == row); h++, all++)
+            expected += exp((ages ? row - key : 1) * wn_number(c, key * H + h, e.dtype));
+      struct wn_gate_share a = {.B = B, .T = T, .heads = H, .doc_start = doc_start, .count = count, .ages = ages};
+      a.c = c, a.dc = dc, a.sum = &sum, a.scale = 3;
+      assert_int_equal(wn_op_gate_share_forward(&e, &a), WN_OK);
+      if (fabs(sum - expected / all) > 1e-14) fail_msg("ages %d: %.17g, %.17g", ages, sum, expected / all);
+      assert_int_equal(wn_op_gate_share_backward(&e, &a), WN_OK);
+      for (int i = 0; i < N; i++) {
+        const double now = wn_number(c, i, e.dtype), h = 0x1p-14;
+        double high, low;
+        wn_number_set(c, i, e.dtype, now + h);
+        assert_int_equal(wn_op_gate_share_forward(&e, &a), WN_OK), high = sum;
+        wn_number_set(c, i, e.dtype, now - h);
+        assert_int_equal(wn_op_gate_share_forward(&e, &a), WN_OK), low = sum;
+        const double width = wn_number(c, i, e.dtype) < now ? 2 * h : 0; /* floats of -700 do not move so little */
+        const double slope = width > 0 ? 3 * (high - low) / width : 0;
+        if (fabs(wn_number(dc, i, e.dtype) - 1 - slope) > (e.dtype == WN_F64 ? 1e-7 : 1e-4))
+          fail_msg("ages %d, %d: %g, %g", ages, i, wn_number(dc, i, e.dtype) - 1, slope);
+        wn_number_set(c, i, e.dtype, now);
+      }
+    }
+}
+
 /* Copies rows of some heads of one array to heads of another: in order, by an index for each group, as half floats, and
  * zeros. */
 static void test_gather(void **state) {
@@ -220,9 +258,9 @@ static void test_gather(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_mix),      cmocka_unit_test(test_clamp_convert),
-                                     cmocka_unit_test(test_sigmoid),  cmocka_unit_test(test_loss_sums),
-                                     cmocka_unit_test(test_span_sum), cmocka_unit_test(test_memory_loss),
-                                     cmocka_unit_test(test_gather)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_mix),        cmocka_unit_test(test_clamp_convert),
+                                     cmocka_unit_test(test_sigmoid),    cmocka_unit_test(test_loss_sums),
+                                     cmocka_unit_test(test_span_sum),   cmocka_unit_test(test_memory_loss),
+                                     cmocka_unit_test(test_gate_share), cmocka_unit_test(test_gather)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

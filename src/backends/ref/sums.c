@@ -2,12 +2,48 @@
 #ifndef REAL
 #include "backends/ref/ref.h"
 #include "ops/documents.h"
+
+#include <math.h>
+
+/* The sum of e^(a c) over a < n, and its slope in c: a geometric series, by its first terms where c is so small that
+ * the quotient of differences loses its digits. */
+static double gate_ages(double c, double n, double *slope) {
+  if (fabs(n * c) < 1e-4) {
+    const double ages = n * (n - 1) / 2, squares = ages * (2 * n - 1) / 3;
+    *slope = ages + c * squares;
+    return n + c * ages + c * c / 2 * squares;
+  }
+  const double whole = expm1(n * c), one = expm1(c);
+  *slope = (n * (whole + 1) * one - whole * (one + 1)) / (one * one);
+  return whole / one;
+}
+/* What a key counts that `rows` rows of its document see, itself among them. */
+static double gate_kept(const struct wn_gate_share *a, double c, int64_t rows, double *slope) {
+  if (a->ages) return gate_ages(c, (double)rows, slope);
+  return *slope = exp(c);
+}
+static struct wn_documents gate_documents(const struct wn_gate_share *a) {
+  return (struct wn_documents){.B = a->B, .T = a->T, .doc_start = a->doc_start, .count = a->count};
+}
+/* What all keys would count if nothing were given up; 1 without keys. */
+static double gate_all(const struct wn_gate_share *a) {
+  const struct wn_documents rows = gate_documents(a);
+  double all = 0;
+  for (struct wn_document d = {0}; wn_document_next(&rows, &d);) {
+    const double n = (double)(d.end - d.first);
+    all += a->ages ? n * (n + 1) / 2 : n;
+  }
+  return all > 0 ? all * (double)a->heads : 1;
+}
+
 #define REAL_FILE "backends/ref/sums.c"
 #include "backends/ref/twice.h"
 WN_REF_SLOT(span_sum_forward, struct wn_span_sum)
 WN_REF_SLOT(span_sum_backward, struct wn_span_sum)
 WN_REF_SLOT(memory_loss_forward, struct wn_memory_loss)
 WN_REF_SLOT(memory_loss_backward, struct wn_memory_loss)
+WN_REF_SLOT(gate_share_forward, struct wn_gate_share)
+WN_REF_SLOT(gate_share_backward, struct wn_gate_share)
 
 wn_status wn_ref_loss_sums_forward(const struct wn_exec *exec, const struct wn_loss_sums *a) {
   (void)exec;
@@ -88,6 +124,36 @@ static wn_status NAME(memory_loss_backward)(const struct wn_exec *exec, const st
       for (int64_t t = a->count ? a->count[b] : a->T; t < a->T; t++) M[done + t] = 0;
       done += a->T;
     }
+  return WN_OK;
+}
+
+static wn_status NAME(gate_share_forward)(const struct wn_exec *exec, const struct wn_gate_share *a) {
+  (void)exec;
+  const REAL *c = a->c; /* [B,T,heads] */
+  const struct wn_documents rows = gate_documents(a);
+  double sum = 0, slope;
+  for (struct wn_document d = {0}; wn_document_next(&rows, &d);)
+    for (int64_t t = d.first; t < d.end; t++)
+      for (int64_t h = 0; h < a->heads; h++)
+        sum += gate_kept(a, (double)c[(d.b * a->T + t) * a->heads + h], d.end - t, &slope);
+  *a->sum = sum / gate_all(a);
+  return WN_OK;
+}
+
+static wn_status NAME(gate_share_backward)(const struct wn_exec *exec, const struct wn_gate_share *a) {
+  (void)exec;
+  const REAL *c = a->c; /* [B,T,heads] */
+  REAL *dc = a->dc;
+  const struct wn_documents rows = gate_documents(a);
+  const double each = a->scale / gate_all(a);
+  double slope;
+  for (struct wn_document d = {0}; wn_document_next(&rows, &d);)
+    for (int64_t t = d.first; t < d.end; t++)
+      for (int64_t h = 0; h < a->heads; h++) {
+        const int64_t i = (d.b * a->T + t) * a->heads + h;
+        gate_kept(a, (double)c[i], d.end - t, &slope);
+        dc[i] = (REAL)((double)dc[i] + each * slope);
+      }
   return WN_OK;
 }
 #endif

@@ -517,7 +517,7 @@ class Attention(nn.Module):
         else:
             F = x.new_zeros(B, G, T, dtype=torch.float32) if G else None
             y, _, _, rows = self.attend(q, k, v, v, at, at[:, None], F, sq, sk, z, tables, numbers, numbers)
-        return self.out(y.transpose(1, 2).reshape(B, T, H * D).to(x.dtype)), rows, z
+        return self.out(y.transpose(1, 2).reshape(B, T, H * D).to(x.dtype)), rows, z, numbers
 
 
 class Layer(nn.Module):
@@ -549,13 +549,13 @@ class Layer(nn.Module):
     def forward(self, x, *how):
         drop = lambda y: fn.dropout(y, self.dropout, self.training)
         if self.place == "post":
-            y, rows, z = self.attn(x, *how)
+            y, *told = self.attn(x, *how)
             x = self.norm1(x + drop(y))
-            return self.norm2(x + drop(self.feed_forward(x))), rows, z
-        y, rows, z = self.attn(self.norm1(x), *how)
+            return self.norm2(x + drop(self.feed_forward(x))), *told
+        y, *told = self.attn(self.norm1(x), *how)
         x = x + drop(y if self.place == "pre" else self.post_norm1(y))
         y = self.feed_forward(self.norm2(x))
-        return x + drop(y if self.place == "pre" else self.post_norm2(y)), rows, z
+        return x + drop(y if self.place == "pre" else self.post_norm2(y)), *told
 
 
 # ---- the model ----
@@ -667,9 +667,9 @@ class WinnowForCausalLM(PreTrainedModel, GenerationMixin):
                 if hasattr(layer.attn, "select_strength"):
                     layer.attn.select_strength.clamp_(min=0)
 
-    def regularisation(self, rows, spans, at, targets):
-        """L_mem (Leviathan et al. 2024, equation 2) and the loss that keeps spans short, as winnow trains with them: a
-        sequence ends at its last target; what follows, a last token that nothing is predicted from included, is padding."""
+    def regularisation(self, rows, spans, gates, at, targets):
+        """L_mem (Leviathan et al. 2024, equation 2) and the losses that keep spans short and gates shut, as winnow trains with
+        them: a sequence ends at its last target; what follows, a last token that nothing is predicted from included, is padding."""
         ends = (targets != -100).flip(-1).cumsum(-1).flip(-1) > 0
         a, loss, valid = self.own.get("attention", {}), 0.0, (at >= 0) & ends
         mem = switched_on((switched_on(a, "selective") or {}), "mem") if switched_on(a, "selective") is not None else None
@@ -688,6 +688,13 @@ class WinnowForCausalLM(PreTrainedModel, GenerationMixin):
                 mean = z[0, :, 0, 0] if z.shape[2] == 1 and not span.get("dynamic") else \
                     (z[..., 0] * valid[:, None]).sum((0, 2)) / valid.sum().clamp(min=1)
                 loss = loss + each * mean.mean()
+        for name in ("write", "fade"):
+            weight = (switched_on(a, name) or {}).get("loss", 0)
+            for numbers in gates if weight else ():
+                c, ages = numbers[name].double(), (at[:, :, None] - at[:, None, :]).clamp(min=0)[:, None]
+                seen = valid[:, None, :, None] & valid[:, None, None, :] & (at[:, None, :, None] >= at[:, None, None, :])
+                kept, of = (c.exp(), valid[:, None]) if name == "write" else ((ages * c[:, :, None]).exp(), seen)
+                loss = loss + weight / len(gates) * (kept * of).sum() / (of.sum() * c.shape[1]).clamp(min=1)
         return loss
 
     def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, inputs_embeds=None,
@@ -728,12 +735,11 @@ class WinnowForCausalLM(PreTrainedModel, GenerationMixin):
         tables = {"relative": self.relative.weight if hasattr(self, "relative") else None,
                   "buckets": self.position_bias.weight if hasattr(self, "position_bias") else None}
         whole, local = self.rotations()
-        rows, spans = [], []
+        rows, spans, gates = [], [], []
         for i, layer in enumerate(self.layers):
-            x, F, z = layer(x, at, cache.layers[i] if cache is not None else None, bounds, tables,
+            x, F, z, numbers = layer(x, at, cache.layers[i] if cache is not None else None, bounds, tables,
                             local if layer.attn.windowed else whole)
-            rows.append(F)
-            spans.append(z)
+            rows.append(F), spans.append(z), gates.append(numbers)
         if cache is not None:
             cache.seen, cache.budgets = cache.seen + T, bounds
         if hasattr(self, "final_norm"):
@@ -752,7 +758,7 @@ class WinnowForCausalLM(PreTrainedModel, GenerationMixin):
             if self.training:
                 targets = known.get("shift_labels")
                 targets = fn.pad(labels, (0, 1), value=-100)[:, 1:] if targets is None else targets
-                loss = loss + self.regularisation(rows, spans, at, targets.to(at.device))
+                loss = loss + self.regularisation(rows, spans, gates, at, targets.to(at.device))
         cache = cache if use_cache else None
         if return_dict is False:
             return tuple(v for v in (loss, logits, cache) if v is not None)
