@@ -166,7 +166,3 @@ wn_status wn_snapshot_restore(const struct wn_snapshot *x, int64_t position, wn_
   s->cut = true;
   return WN_OK;
 }
-
-int64_t wn_snapshot_position(const struct wn_snapshot *x) {
-  return x->position;
-}

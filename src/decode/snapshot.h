@@ -22,6 +22,5 @@ bool wn_snapshot_suits(const struct wn_snapshot *snapshot, const wn_session *ses
 /* Puts a session that the snapshot suits into the state after `position` tokens: the snapshot's position, or fewer if
  * it rolls back; below the session's capacity. The last token's logits are not known then. */
 wn_status wn_snapshot_restore(const struct wn_snapshot *snapshot, int64_t position, wn_session *session);
-int64_t wn_snapshot_position(const struct wn_snapshot *snapshot);
 
 #endif

@@ -124,9 +124,11 @@ static wn_status hf_llama3(const struct wn_hf_keys *in, bool has_first, const ch
   return wn_hf_real(in, "high_freq_factor", 4, &c->rope_scaling.high_freq_factor);
 }
 
+/* By enum wn_rope_scaling_type; "longrope" is phi3's (families/phi3.c). */
+static const char *const rope_names[] = {"default", "linear", "dynamic", "llama3", "yarn"};
+
 wn_status wn_hf_rope_object(const struct wn_hf_keys *in, const struct wn_hf_keys *outer, const char *key, double theta,
                             double partial, wn_model_config *c) {
-  static const char *const names[] = {"default", "linear", "dynamic", "llama3", "yarn"};
   static const char first[] = "original_max_position_embeddings";
   const char *type;
   double inner;
@@ -142,7 +144,7 @@ wn_status wn_hf_rope_object(const struct wn_hf_keys *in, const struct wn_hf_keys
     return wn_fail(in->ctx, WN_ERR_UNSUPPORTED,
                    "%s: \"%s\" differs between layers or parts of a head; one for all is read", in->where, key);
   int kind = 0;
-  while (kind < 5 && strcmp(type, names[kind]) != 0) kind++;
+  while (kind < 5 && strcmp(type, rope_names[kind]) != 0) kind++;
   if (kind == 5)
     return wn_fail(in->ctx, WN_ERR_UNSUPPORTED,
                    "%s: \"%s\" is of type \"%.60s\"; default, linear, dynamic, llama3 and yarn are known", in->where,
@@ -213,10 +215,9 @@ void wn_hf_put_sizes(struct wn_hf_object *o, const wn_model_config *c) {
 }
 
 json_t *wn_hf_rope_scaling(const wn_model_config *c) {
-  static const char *const names[] = {NULL, "linear", "dynamic", "llama3", "yarn"};
   if (c->rope_scaling.type == WN_ROPE_PLAIN) return json_null();
   struct wn_hf_object object = {.json = json_object()}, *o = &object;
-  wn_hf_put(o, "rope_type", json_string(names[c->rope_scaling.type]));
+  wn_hf_put(o, "rope_type", json_string(rope_names[c->rope_scaling.type]));
   wn_hf_put(o, "factor", json_real(c->rope_scaling.factor));
   const int64_t context = c->rope_scaling.context ? c->rope_scaling.context : c->context;
   if (c->rope_scaling.type == WN_ROPE_LLAMA3 || c->rope_scaling.type == WN_ROPE_YARN)

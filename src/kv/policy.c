@@ -143,10 +143,6 @@ void wn_policy_read(const void *x, wn_dtype dtype, int64_t first, int64_t n, dou
 
 /* ---- the choice ---- */
 
-bool wn_policy_oldest(const struct wn_policy_row *row) {
-  return !row->rule && !row->kind && !row->score && !row->needs;
-}
-
 void wn_policy_rule(const wn_budgets *budgets, int64_t layer, int64_t K, struct wn_evict_rule *out) {
   const struct wn_policy_row *row = wn_policy_row(budgets->policy);
   *out = (struct wn_evict_rule){

@@ -103,8 +103,6 @@ int64_t wn_policy_stay(const wn_budgets *budgets, int64_t K);
 void wn_policy_rule(const wn_budgets *budgets, int64_t layer, int64_t K, struct wn_evict_rule *out);
 /* Does the policy have functions of its own, which run on the host? */
 bool wn_policy_on_host(const struct wn_policy_row *row);
-/* Are all scores equal? */
-bool wn_policy_oldest(const struct wn_policy_row *row);
 /* Updates the notes after a row, on the host. */
 void wn_policy_follow(const struct wn_policy_notes *notes);
 

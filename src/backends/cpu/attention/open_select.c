@@ -22,7 +22,8 @@
 #include <string.h>
 #include "backends/cpu/attention/score.h"
 
-void wn_open_unit_lay(const struct wn_attention_plan *p, bool backward, struct wn_arrays *x, struct wn_open_unit *t) {
+static void open_unit_lay(const struct wn_attention_plan *p, bool backward, struct wn_arrays *x,
+                          struct wn_open_unit *t) {
   const int64_t R = wn_open_blocks(p), D = p->a->D, Dp = p->Dp, heads = wn_open_heads(p), groups = wn_open_groups(p);
   const int64_t parts = wn_open_parts(p);
   const bool bilinear = p->a->sel.bilinear;
@@ -75,7 +76,7 @@ void wn_open_worker_lay(const struct wn_attention_plan *p, bool backward, struct
 
 void wn_open_select_lay(const struct wn_attention_plan *p, bool backward, struct wn_arrays *x, struct wn_open_room *s) {
   *s = (struct wn_open_room){0};
-  wn_open_unit_lay(p, backward, &s->unit, &(struct wn_open_unit){0});
+  open_unit_lay(p, backward, &s->unit, &(struct wn_open_unit){0});
   wn_open_worker_lay(p, backward, &s->worker, &(struct wn_open_worker){0});
   s->units = wn_arrays_lay_copies(x, &s->unit, wn_open_units(p));
   s->workers = wn_arrays_lay_copies(x, &s->worker, p->exec->threads);
@@ -93,7 +94,7 @@ void wn_open_place_init(const struct wn_attention_plan *p, const struct wn_open_
                         bool backward, int64_t n, struct wn_open_place *x) {
   const struct wn_attention *a = p->a;
   struct wn_arrays shared = wn_arrays_copy(&s->unit, s->units, n % wn_open_units(p));
-  wn_open_unit_lay(p, backward, &shared, &x->shared);
+  open_unit_lay(p, backward, &shared, &x->shared);
   x->p = p, x->w = w;
   wn_attention_unit_init(p, n, &x->u);
   x->keys = a->key_count ? a->key_count[x->u.b] : a->Tk;

@@ -72,8 +72,7 @@ static inline struct wn_terms_strip wn_open_strip(const struct wn_open_place *x,
                                  .j0 = c * WN_TILE};
 }
 
-/* Lay out the arrays of a unit, of a worker, and of a call. */
-void wn_open_unit_lay(const struct wn_attention_plan *p, bool backward, struct wn_arrays *x, struct wn_open_unit *t);
+/* Lay out the arrays of a worker, and of a call. */
 void wn_open_worker_lay(const struct wn_attention_plan *p, bool backward, struct wn_arrays *x,
                         struct wn_open_worker *t);
 void wn_open_select_lay(const struct wn_attention_plan *p, bool backward, struct wn_arrays *x, struct wn_open_room *s);
