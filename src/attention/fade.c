@@ -5,7 +5,7 @@
 
 struct fade_settings {
   bool enabled;
-  double loss;
+  double loss, keep;
 };
 
 WN_MECHANISM_SETTINGS(fade)
@@ -16,14 +16,16 @@ static const struct wn_field fade_fields[] = {
     WN_KEY("fade.enabled", BOOL, AT(enabled), "a key's logits fade with its age, by a gate per key-value head"),
     WN_KEY("fade.loss", DOUBLE, AT(loss), "coefficient of what the gates retain, a share, in the loss; 0: none",
            .min = 0, .max = 1e6),
+    WN_KEY("fade.keep", DOUBLE, AT(keep), "the share that the loss lets be; 0: it always asks for less", .min = 0,
+           .max = 1),
 };
 
 static bool fade_is_enabled(const wn_attention_config *config) {
   return fade_of(config)->enabled;
 }
 
-static double fade_loss(const wn_attention_config *config) {
-  return fade_of(config)->loss;
+static void fade_loss(const wn_attention_config *config, double *coefficient, double *keep) {
+  *coefficient = fade_of(config)->loss, *keep = fade_of(config)->keep;
 }
 
 WN_SCORE_KEYED(fade)

@@ -24,12 +24,6 @@ const struct wn_mechanism *wn_mechanism_at(int i) {
   return i >= 0 && i < REGISTRY_ROWS ? mechanisms[i] : i == REGISTRY_ROWS ? wn_mechanism_of_test : NULL;
 }
 
-bool wn_mechanism_settings_fit(void) {
-  for (int i = 0; i < wn_mechanism_count(); i++)
-    if (wn_mechanism_at(i)->settings > WN_MECHANISM_SETTINGS_BYTES) return false;
-  return true;
-}
-
 const char *wn_attention_config_lacks(const wn_attention_config *config, uint32_t traits) {
   for (int i = 0; i < wn_mechanism_count(); i++) {
     const struct wn_mechanism *m = wn_mechanism_at(i);

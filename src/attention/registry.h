@@ -68,7 +68,9 @@ struct wn_mechanism_input {
   enum wn_input_transform transform;
   double bias_init; /* the value that the bias starts with */
   enum wn_gates_kept kept;
-  double (*kept_loss)(const wn_attention_config *config); /* its weight; NULL with WN_KEPT_UNTOLD */
+  /* The loss's coefficient, and the share that it lets stay, 0 to 1 (0: it asks for ever less, and training raises the
+   * coefficient; else the share falls from 1 in training). NULL with WN_KEPT_UNTOLD. */
+  void (*kept_loss)(const wn_attention_config *config, double *coefficient, double *keep);
   size_t strides; /* offset of its struct wn_stride in struct wn_attention; unused for a map's */
   /* When a model without the mechanism is adapted: w starts at 0 and b at bias_neutral, or w stays random, or w is
    * copied from the model's query or key projection (`source`), from head source_head of each of `heads` groups. */
@@ -164,14 +166,13 @@ const struct wn_mechanism *wn_mechanism_at(int i);
 enum { WN_MECHANISMS(WN_MECHANISM_NUMBER) WN_MECHANISM_own /* of a test */ };
 #define WN_MECHANISM_SETTINGS_BYTES (sizeof((wn_attention_config *)0)->settings[0])
 #define WN_MECHANISM_SETTINGS(name)                                                                                    \
+  _Static_assert(sizeof(struct name##_settings) <= WN_MECHANISM_SETTINGS_BYTES, "widen wn_attention_config.settings"); \
   static inline struct name##_settings *name##_set(wn_attention_config *config) {                                      \
     return (void *)config->settings[WN_MECHANISM_##name];                                                              \
   }                                                                                                                    \
   static inline const struct name##_settings *name##_of(const wn_attention_config *config) {                           \
     return (const void *)config->settings[WN_MECHANISM_##name];                                                        \
   }
-/* Are they small enough? */
-bool wn_mechanism_settings_fit(void);
 /* The name of a configuration's first term that lacks one of the traits; NULL: all terms have them. */
 const char *wn_attention_config_lacks(const wn_attention_config *config, uint32_t traits);
 /* The name of a configuration's first term that is not in `served`, a mask of WN_TERM_ bits; NULL: all are. */

@@ -7,7 +7,7 @@
 struct write_settings {
   bool enabled;
   int window;
-  double loss;
+  double loss, keep;
 };
 
 WN_MECHANISM_SETTINGS(write)
@@ -18,6 +18,8 @@ static const struct wn_field write_fields[] = {
     WN_KEY("write.enabled", BOOL, AT(enabled), "each token is admitted beyond the window by a gate per key-value head"),
     WN_KEY("write.window", INT, AT(window), "the newest tokens, which the gates leave alone", .min = 1, .max = 1 << 24),
     WN_KEY("write.loss", DOUBLE, AT(loss), "coefficient of the mean gate in the loss; 0: none", .min = 0, .max = 1e6),
+    WN_KEY("write.keep", DOUBLE, AT(keep), "the mean gate that the loss lets be; 0: it always asks for less", .min = 0,
+           .max = 1),
 };
 
 static void write_init(wn_attention_config *config) {
@@ -28,8 +30,8 @@ static bool write_is_enabled(const wn_attention_config *config) {
   return write_of(config)->enabled;
 }
 
-static double write_loss(const wn_attention_config *config) {
-  return write_of(config)->loss;
+static void write_loss(const wn_attention_config *config, double *coefficient, double *keep) {
+  *coefficient = write_of(config)->loss, *keep = write_of(config)->keep;
 }
 
 WN_SCORE_KEYED(admit)

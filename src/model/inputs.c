@@ -90,26 +90,37 @@ void wn_inputs_bind_gradients(const struct wn_run *run, const struct wn_layer_te
   for (int i = 0; i < n; i++) wn_mechanism_bind_gradient(in[i].array, temp->d_input[in[i].slot], out);
 }
 
-/* What the gates of layer l keep, if a loss asks for it, by its sum's address or its gradient's. */
-static double gates_of(const struct wn_run *run, const struct wn_attention_input *in, const struct wn_layer_acts *a,
-                       struct wn_gate_share *out) {
-  if (in->how->kept == WN_KEPT_UNTOLD || run->recurrence.rows > 0) return 0;
-  *out = (struct wn_gate_share){.B = run->B,
+/* The loss of an input's gates: coefficient * (kept - most) where what they keep, a mean over layers, is above `most`.
+ */
+struct gates_loss {
+  double coefficient, most;
+};
+static struct gates_loss gates_loss_of(const struct wn_run *run, const struct wn_attention_input *in) {
+  double coefficient, keep;
+  if (in->how->kept == WN_KEPT_UNTOLD || run->recurrence.rows > 0) return (struct gates_loss){0};
+  in->how->kept_loss(&run->model->config.attention, &coefficient, &keep);
+  const double weight = run->measuring ? 1 : run->gate_weight;
+  return keep > 0 ? (struct gates_loss){coefficient, 1 - weight * (1 - keep)}
+                  : (struct gates_loss){coefficient * weight, 0};
+}
+
+static struct wn_gate_share gates_of(const struct wn_run *run, const struct wn_attention_input *in,
+                                     const struct wn_layer_acts *a) {
+  return (struct wn_gate_share){.B = run->B,
                                 .T = run->T,
                                 .heads = in->width,
                                 .doc_start = run->doc_start,
                                 .count = run->row_count,
                                 .ages = in->how->kept == WN_KEPT_BY_AGE,
                                 .c = a->input[in->slot]};
-  return in->how->kept_loss(&run->model->config.attention);
 }
 
 wn_status wn_gates_forward(struct wn_run *run, struct wn_workspace *ws, int64_t l, const struct wn_layer_acts *a) {
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
-  struct wn_gate_share gates;
   const int n = wn_layer_inputs(&run->model->config, in);
   for (int i = 0; i < n; i++) {
-    if (gates_of(run, &in[i], a, &gates) == 0) continue;
+    if (gates_loss_of(run, &in[i]).coefficient == 0) continue;
+    struct wn_gate_share gates = gates_of(run, &in[i], a);
     gates.sum = wn_workspace_sum(ws, WN_SUM_GATES + in[i].slot, l);
     WN_TRY(wn_run_gate_share_forward(run, &gates));
   }
@@ -117,24 +128,29 @@ wn_status wn_gates_forward(struct wn_run *run, struct wn_workspace *ws, int64_t 
 }
 
 double wn_gates_loss(const struct wn_run *run, const struct wn_workspace *ws, const double *sums) {
-  const wn_model_config *c = &run->model->config;
+  const int64_t layers = run->model->config.layers;
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   double loss = 0;
-  const int n = run->recurrence.rows > 0 ? 0 : wn_layer_inputs(c, in);
-  for (int i = 0; i < n; i++)
-    for (int64_t l = 0; l < c->layers && in[i].how->kept != WN_KEPT_UNTOLD; l++) {
-      const double coefficient = in[i].how->kept_loss(&c->attention) / (double)c->layers;
-      if (coefficient > 0) loss += coefficient * sums[wn_workspace_sum_at(ws, WN_SUM_GATES + in[i].slot, l)];
-    }
+  const int n = wn_layer_inputs(&run->model->config, in);
+  for (int i = 0; i < n; i++) {
+    const struct gates_loss of = gates_loss_of(run, &in[i]);
+    double kept = 0;
+    for (int64_t l = 0; l < layers && of.coefficient > 0; l++)
+      kept += sums[wn_workspace_sum_at(ws, WN_SUM_GATES + in[i].slot, l)] / (double)layers;
+    if (kept > of.most) loss += of.coefficient * (kept - of.most);
+  }
   return loss;
 }
 
 static wn_status gates_backward(struct wn_run *run, const struct wn_attention_input *in, const struct wn_layer_acts *a,
                                 void *d_y) {
-  struct wn_gate_share gates;
-  const double coefficient = run->gate_coef == 0 && !run->measuring ? 0 : gates_of(run, in, a, &gates);
-  if (coefficient == 0) return WN_OK;
-  gates.scale = coefficient * run->gate_coef;
+  const struct gates_loss of = gates_loss_of(run, in);
+  if (of.coefficient == 0 || (run->gate_coef == 0 && !run->measuring)) return WN_OK;
+  struct wn_gate_share gates = gates_of(run, in, a);
+  gates.layers = run->model->config.layers;
+  gates.scale = of.coefficient * run->gate_coef;
+  gates.most = of.most;
+  gates.sums = of.most > 0 && run->gate_sums ? run->gate_sums + in->slot * gates.layers : NULL;
   gates.dc = d_y;
   return wn_run_gate_share_backward(run, &gates);
 }

@@ -183,12 +183,14 @@ struct wn_step {
   double loss_scale; /* factor of the loss summed over counted positions: 1 / counted positions of the whole step */
   double mem_scale; /* factor of this batch's L_mem: its wn_batch_documents / those of the whole step. 0 with grads: the
                        step has the same bits as for a model without L_mem, and mem_loss is 0 */
-  double span_scale;      /* factor of its span and balance losses: its wn_batch_all_tokens / those of the whole step */
-  double gate_scale;      /* factor of the loss of its gates, likewise */
-  bool training;          /* dropout on */
-  uint64_t seed;          /* dropout */
-  uint64_t step;          /* dropout: unique per micro-step */
-  int64_t recurrence_set; /* with recurrence: the set that this batch continues, row by row */
+  double span_scale;  /* factor of its span and balance losses: its wn_batch_all_tokens / those of the whole step */
+  double gate_scale;  /* factor of the loss of its gates, likewise */
+  double gate_weight; /* 0 to 1, how far training has raised that loss: its coefficient or, with `keep`, what it asks
+                         for */
+  bool training;      /* dropout on */
+  uint64_t seed;      /* dropout */
+  uint64_t step;      /* dropout: unique per micro-step */
+  int64_t recurrence_set;                   /* with recurrence: the set that this batch continues, row by row */
   const struct wn_layer_observer *observer; /* or NULL */
   const wn_budgets *budgets; /* in force for each document by itself; NULL: none. Evictions are constants for gradients.
                                 Not with recurrence */
@@ -206,8 +208,9 @@ struct wn_step_result {
   double mem_loss;     /* eps * mean over documents and layers of max_i M / n; 0 when off */
   double span_loss;    /* lambda/H * sum over layers and heads of limit * z; 0 when off */
   double balance_loss; /* experts.balance * mean over layers of their load; 0 when off */
-  double gate_loss; /* sum over mechanisms of their loss times the mean over layers of what their gates keep; 0: off */
-  double span;      /* mean over layers and heads (and tokens, where spans are theirs) of limit * z; 0 when off */
+  double gate_loss;    /* sum over mechanisms of their loss times the mean over layers of what their gates keep (with
+                          `keep`, beyond it); 0: off */
+  double span;         /* mean over layers and heads (and tokens, where spans are theirs) of limit * z; 0 when off */
 };
 /* Forward, loss and (with grads) backward of one micro-batch, B and T at most the workspace's. With recurrence the
  * batch's rows continue those of the last step of the same set, and are kept for the next one. No allocation. */

@@ -92,7 +92,9 @@ struct wn_run {
   double balance_coef; /* backward only: the factor of one layer's load-balancing loss */
   double span_coef;    /* backward only: the span loss's factor for a layer's sum over heads of the mean z */
   double gate_coef;    /* backward only: the factor of what the gates of a layer keep, but for their own coefficient */
-  void *grads;         /* [table.total], added to; NULL: forward only */
+  double gate_weight;  /* as in wn_step */
+  const double *gate_sums;                  /* backward only: the sums of WN_SUM_GATES, [slots][layers] */
+  void *grads;                              /* [table.total], added to; NULL: forward only */
   const size_t *grad_at;                    /* as in wn_step */
   uint8_t *begun;                           /* as in wn_step */
   void (*whole)(void *user, int64_t layer); /* as in wn_step */

@@ -142,6 +142,8 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
   run->no_mem = !run->measuring && step->grads && step->mem_scale == 0;
   run->span_coef = span_share * step->span_scale;
   run->gate_coef = step->gate_scale / (double)c->layers;
+  run->gate_weight = step->gate_weight;
+  run->gate_sums = run->measuring ? NULL : wn_workspace_sum(ws, WN_SUM_GATES, 0);
   const double balance_share = c->experts.balance / (double)c->layers;
   run->balance_coef = balance_share * step->span_scale;
   if (!run->measuring) WN_TRY(memory->zero(ctx, wn_workspace_sum(ws, WN_SUM_LOSS, 0), WN_SUM_LOSSES * sizeof(double)));

@@ -364,6 +364,8 @@ wn_status wn_check_gate_share(const struct wn_exec *exec, const struct wn_gate_s
   WN_TRY(wn_check_pointer(c, "c", a->c));
   if (!backward) return wn_check_pointer(c, "sum", a->sum);
   WN_TRY(wn_check_number(c, "scale", a->scale, true, "a finite number"));
+  WN_TRY(wn_check_number(c, "most", a->most, true, "a finite number"));
+  if (a->sums) WN_TRY(wn_check_least(c, "layers", a->layers, 1));
   return wn_check_pointer(c, "dc", a->dc);
 }
 

@@ -387,7 +387,8 @@ struct wn_memory_loss {
 
 /* What gates of keys keep (attention/keyed.h), from their logs c: *sum = the mean over tokens and heads of e^c, or,
  * with `ages`, where a key that is a rows old counts e^(a c), of what all rows of each document together keep, as a
- * share of all that they see. Backward: dc += scale times its gradient. Padding counts nowhere. */
+ * share of all that they see. Backward: dc += scale times its gradient, but nothing if the mean of `sums` is not
+ * above `most`. Padding counts nowhere. */
 struct wn_gate_share {
   int64_t B, T, heads;
   const int32_t *doc_start; /* [B,T] or NULL: each sequence is one document */
@@ -395,7 +396,9 @@ struct wn_gate_share {
   bool ages;
   const void *c; /* [B,T,heads] at most 0 */
   double *sum;   /* [1] */
-  double scale;
+  double scale, most;
+  const double *sums; /* [layers] in backward; NULL: something is always added */
+  int64_t layers;
   void *dc; /* [B,T,heads] added to */
 };
 

@@ -39,6 +39,7 @@ static void check_gradients(const struct model_case *k) {
                              .mem_scale = 0.6,
                              .span_scale = 0.6,
                              .gate_scale = 0.6,
+                             .gate_weight = 0.9,
                              .training = true,
                              .seed = 11,
                              .step = 3}};

@@ -110,6 +110,7 @@ static void bench_open(struct bench *p, const struct model_case *k, const char *
                                .mem_scale = 0.6,
                                .span_scale = 0.6,
                                .gate_scale = 0.6,
+                               .gate_weight = 0.9,
                                .training = true,
                                .seed = 11,
                                .step = 3}};

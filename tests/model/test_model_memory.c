@@ -369,6 +369,7 @@ static double objective(struct probe *p, void *grads) {
                                .mem_scale = 0.6,
                                .span_scale = 0.6,
                                .gate_scale = 0.6,
+                               .gate_weight = 0.9,
                                .training = true,
                                .seed = 11,
                                .step = 3};

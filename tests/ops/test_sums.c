@@ -209,6 +209,16 @@ static void test_gate_share(void **state) {
           fail_msg("ages %d, %d: %g, %g", ages, i, wn_number(dc, i, e.dtype) - 1, slope);
         wn_number_set(c, i, e.dtype, now);
       }
+      /* One-sided about the mean of the layers' sums. */
+      const double sums[2] = {0.25, 0.5};
+      a.sums = sums, a.layers = 2;
+      for (int above = 0; above < 2; above++) {
+        double one[N];
+        for (int i = 0; i < N; i++) wn_number_set(one, i, e.dtype, 1);
+        a.dc = one, a.most = above ? 0.374 : 0.375;
+        assert_int_equal(wn_op_gate_share_backward(&e, &a), WN_OK);
+        for (int i = 0; i < N; i++) assert_true(wn_number(one, i, e.dtype) == (above ? wn_number(dc, i, e.dtype) : 1));
+      }
     }
 }
 

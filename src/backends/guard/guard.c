@@ -85,9 +85,9 @@ static const struct guard_field span_sum_fields[GUARD_FIELDS] = {GUARD(span_sum,
                                                                  GUARD(span_sum, sum), GUARD(span_sum, dz)};
 static const struct guard_field memory_loss_fields[GUARD_FIELDS] = {
     GUARD(memory_loss, doc_start), GUARD(memory_loss, count), GUARD(memory_loss, M), GUARD(memory_loss, sum)};
-static const struct guard_field gate_share_fields[GUARD_FIELDS] = {GUARD(gate_share, doc_start),
-                                                                   GUARD(gate_share, count), GUARD(gate_share, c),
-                                                                   GUARD(gate_share, sum), GUARD(gate_share, dc)};
+static const struct guard_field gate_share_fields[GUARD_FIELDS] = {
+    GUARD(gate_share, doc_start), GUARD(gate_share, count), GUARD(gate_share, c),
+    GUARD(gate_share, sum),       GUARD(gate_share, sums),  GUARD(gate_share, dc)};
 static const struct guard_field adjust_fields[GUARD_FIELDS] = {
     GUARD(adjust, x),     GUARD(adjust, y),        GUARD(adjust, allowed), GUARD(adjust, seen),
     GUARD(adjust, times), GUARD(adjust, bias_ids), GUARD(adjust, bias)};

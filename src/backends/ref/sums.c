@@ -145,8 +145,10 @@ static wn_status NAME(gate_share_backward)(const struct wn_exec *exec, const str
   const REAL *c = a->c; /* [B,T,heads] */
   REAL *dc = a->dc;
   const struct wn_documents rows = gate_documents(a);
+  double slope, kept = 0;
+  for (int64_t l = 0; a->sums && l < a->layers; l++) kept += a->sums[l] / (double)a->layers;
+  if (a->sums && !(kept > a->most)) return WN_OK;
   const double each = a->scale / gate_all(a);
-  double slope;
   for (struct wn_document d = {0}; wn_document_next(&rows, &d);)
     for (int64_t t = d.first; t < d.end; t++)
       for (int64_t h = 0; h < a->heads; h++) {

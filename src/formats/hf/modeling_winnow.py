@@ -689,12 +689,14 @@ class WinnowForCausalLM(PreTrainedModel, GenerationMixin):
                     (z[..., 0] * valid[:, None]).sum((0, 2)) / valid.sum().clamp(min=1)
                 loss = loss + each * mean.mean()
         for name in ("write", "fade"):
-            weight = (switched_on(a, name) or {}).get("loss", 0)
-            for numbers in gates if weight else ():
+            gate, shares = switched_on(a, name) or {}, []
+            for numbers in gates if gate.get("loss", 0) else ():
                 c, ages = numbers[name].double(), (at[:, :, None] - at[:, None, :]).clamp(min=0)[:, None]
                 seen = valid[:, None, :, None] & valid[:, None, None, :] & (at[:, None, :, None] >= at[:, None, None, :])
                 kept, of = (c.exp(), valid[:, None]) if name == "write" else ((ages * c[:, :, None]).exp(), seen)
-                loss = loss + weight / len(gates) * (kept * of).sum() / (of.sum() * c.shape[1]).clamp(min=1)
+                shares.append((kept * of).sum() / (of.sum() * c.shape[1]).clamp(min=1))
+            if shares:
+                loss = loss + gate["loss"] * (sum(shares) / len(shares) - gate.get("keep", 0)).clamp(min=0)
         return loss
 
     def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, inputs_embeds=None,
