@@ -62,6 +62,8 @@ static const struct need {
     {"train.select_from_head", "train.adapt", NULL},
     {"train.strength_steps", "model.attention.selective.strength", ONE_OF("scheduled")},
     {"train.prune.", "train.prune.budgets", NULL},
+    {"model.attention.write.keep", "model.attention.write.loss", NULL},
+    {"model.attention.fade.keep", "model.attention.fade.loss", NULL},
     {"train.mem.", "model.attention.selective.mem.enabled", NULL},
     {"train.mem.", "model.attention.write.loss", NULL},
     {"train.mem.", "model.attention.fade.loss", NULL},
