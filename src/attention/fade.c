@@ -38,7 +38,7 @@ static void fade_fill(const wn_attention_config *config, int64_t layer, int64_t 
   out->map[out->maps++] = (struct wn_score_map){.kind = &fade_kind};
 }
 
-WN_KEYED_INPUT(fade, fade_kind, WN_INPUT_LOG_SIGMOID, 5, .kept = WN_KEPT_BY_AGE, .kept_loss = fade_loss)
+WN_KEYED_INPUT(fade, fade_kind, WN_INPUT_LOG_SIGMOID, 5, .kept_by_age = true, .kept_loss = fade_loss)
 
 static const char *const fade_cases[] = {
     "{\"fade\":true}",

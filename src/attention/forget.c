@@ -31,7 +31,7 @@ static void forget_fill(const wn_attention_config *config, int64_t layer, int64_
   out->map[out->maps++] = (struct wn_score_map){.kind = &forget_kind};
 }
 
-WN_KEYED_INPUT(forget, forget_kind, WN_INPUT_LOG_SIGMOID_SUMS, 0, .kept = WN_KEPT_UNTOLD)
+WN_KEYED_INPUT(forget, forget_kind, WN_INPUT_LOG_SIGMOID_SUMS, 0, .kept_loss = NULL)
 
 static const char *const forget_cases[] = {
     "{\"forget\":true}",

@@ -54,8 +54,6 @@ enum wn_input_transform {
   WN_INPUT_LOG_SIGMOID,
   WN_INPUT_LOG_SIGMOID_SUMS /* the running sum of these over the tokens of a sequence */
 };
-/* Which share of its keys an input of gates keeps, for a loss that asks for less of it (wn_gate_share). */
-enum wn_gates_kept { WN_KEPT_UNTOLD, WN_KEPT_ADMITTED, WN_KEPT_BY_AGE };
 enum wn_input_source { WN_INPUT_OF_NOTHING, WN_INPUT_OF_QUERIES, WN_INPUT_OF_KEYS };
 struct wn_mechanism_input {
   const char *array;  /* the name of the array, one of the mechanism's */
@@ -67,9 +65,10 @@ struct wn_mechanism_input {
   bool before_out; /* where files have its tensors; true: before attn.out.weight; false: after ffn.out.bias */
   enum wn_input_transform transform;
   double bias_init; /* the value that the bias starts with */
-  enum wn_gates_kept kept;
-  /* The loss's coefficient, and the share that it lets stay, 0 to 1 (0: it asks for ever less, and training raises the
-   * coefficient; else the share falls from 1 in training). NULL with WN_KEPT_UNTOLD. */
+  /* Of gates with a loss that asks for less of what they keep (wn_gate_share, `ages` or not): its coefficient, and the
+   * share that it lets stay, 0 to 1 (0: it asks for ever less, and training raises the coefficient; else the share
+   * falls from 1 in training). NULL: there is none. */
+  bool kept_by_age;
   void (*kept_loss)(const wn_attention_config *config, double *coefficient, double *keep);
   size_t strides; /* offset of its struct wn_stride in struct wn_attention; unused for a map's */
   /* When a model without the mechanism is adapted: w starts at 0 and b at bias_neutral, or w stays random, or w is

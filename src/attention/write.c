@@ -44,7 +44,7 @@ static void write_fill(const wn_attention_config *config, int64_t layer, int64_t
   out->map[out->maps++] = (struct wn_score_map){.kind = &write_kind, .number = {(double)write_of(config)->window}};
 }
 
-WN_KEYED_INPUT(write, write_kind, WN_INPUT_LOG_SIGMOID, 3, .kept = WN_KEPT_ADMITTED, .kept_loss = write_loss)
+WN_KEYED_INPUT(write, write_kind, WN_INPUT_LOG_SIGMOID, 3, .kept_loss = write_loss)
 
 static const char *const write_cases[] = {
     "{\"write\":{\"window\":8}}",

@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "base/misuse.h"
 #include "model/init.h"
+#include "model/layer.h"
 #include "ops/ops.h"
 
 #define AT(member) offsetof(wn_model_config, member)
@@ -162,11 +163,10 @@ wn_status wn_model_recurrence_check(wn_context *ctx, const char *where, const wn
                    "or \"none\" with attention.relative)",
                    where);
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
-  const struct wn_attention_dims dims = {.B = 1, .T = 1, .H = c->heads, .Hkv = c->kv_heads, .D = c->head_size};
-  const int n = wn_attention_inputs(&c->attention, &dims, in);
+  const int n = wn_layer_inputs(c, in);
   for (int i = 0; i < n; i++) {
     double coefficient = 0, keep;
-    if (in[i].how->kept != WN_KEPT_UNTOLD) in[i].how->kept_loss(&c->attention, &coefficient, &keep);
+    if (in[i].how->kept_loss) in[i].how->kept_loss(&c->attention, &coefficient, &keep);
     if (coefficient > 0)
       return wn_fail(ctx, WN_ERR_CONFIG, "%s: recurrence (memory) and attention.%s.loss exclude each other", where,
                      in[i].how->array);

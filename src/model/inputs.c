@@ -97,7 +97,7 @@ struct gates_loss {
 };
 static struct gates_loss gates_loss_of(const struct wn_run *run, const struct wn_attention_input *in) {
   double coefficient, keep;
-  if (in->how->kept == WN_KEPT_UNTOLD || run->recurrence.rows > 0) return (struct gates_loss){0};
+  if (!in->how->kept_loss || run->recurrence.rows > 0) return (struct gates_loss){0};
   in->how->kept_loss(&run->model->config.attention, &coefficient, &keep);
   const double weight = run->measuring ? 1 : run->gate_weight;
   return keep > 0 ? (struct gates_loss){coefficient, 1 - weight * (1 - keep)}
@@ -111,7 +111,7 @@ static struct wn_gate_share gates_of(const struct wn_run *run, const struct wn_a
                                 .heads = in->width,
                                 .doc_start = run->doc_start,
                                 .count = run->row_count,
-                                .ages = in->how->kept == WN_KEPT_BY_AGE,
+                                .ages = in->how->kept_by_age,
                                 .c = a->input[in->slot]};
 }
 

@@ -183,10 +183,10 @@ struct wn_step {
   double loss_scale; /* factor of the loss summed over counted positions: 1 / counted positions of the whole step */
   double mem_scale; /* factor of this batch's L_mem: its wn_batch_documents / those of the whole step. 0 with grads: the
                        step has the same bits as for a model without L_mem, and mem_loss is 0 */
-  double span_scale;  /* factor of its span and balance losses: its wn_batch_all_tokens / those of the whole step */
-  double gate_scale;  /* factor of the loss of its gates, likewise */
-  double gate_weight; /* 0 to 1, how far training has raised that loss: its coefficient or, with `keep`, what it asks
-                         for */
+  double
+      span_scale; /* factor of its span, balance and gate losses: its wn_batch_all_tokens / those of the whole step */
+  double gate_weight; /* 0 to 1, how far training has raised the loss of gates: its coefficient or, with `keep`, what it
+                         asks for */
   bool training;      /* dropout on */
   uint64_t seed;      /* dropout */
   uint64_t step;      /* dropout: unique per micro-step */

@@ -2,7 +2,7 @@
  *
  *   loss = loss_scale * sum of cross-entropies + mem_scale * L_mem + span_scale * span loss
  *   L_mem = eps * mean over documents, layers and selections of max_i M / n, over the document's n tokens
- *   gate loss = sum over mechanisms of loss * mean over layers of what their gates keep; scaled by gate_scale
+ *   gate loss = sum over mechanisms of loss * mean over layers of what their gates keep; scaled by span_scale too
  *   balance loss = experts.balance * mean over layers of the experts' load (ops.h); scaled by span_scale too
  *   span loss = lambda/H * sum over layers and heads of limit * z (with dynamic spans z's mean over tokens)
  *
@@ -141,7 +141,7 @@ wn_status wn_run_step(struct wn_run *run, struct wn_workspace *ws, const struct 
   run->mem_coef = mem_share * step->mem_scale;
   run->no_mem = !run->measuring && step->grads && step->mem_scale == 0;
   run->span_coef = span_share * step->span_scale;
-  run->gate_coef = step->gate_scale / (double)c->layers;
+  run->gate_coef = step->span_scale / (double)c->layers;
   run->gate_weight = step->gate_weight;
   run->gate_sums = run->measuring ? NULL : wn_workspace_sum(ws, WN_SUM_GATES, 0);
   const double balance_share = c->experts.balance / (double)c->layers;

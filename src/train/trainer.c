@@ -202,7 +202,6 @@ static wn_status trainer_micro_step(struct wn_trainer *t, const struct trainer_s
                                .loss_scale = 1.0 / (double)s->counted,
                                .mem_scale = s->mem_weight * (double)wn_batch_documents(&batch) / s->documents,
                                .span_scale = (double)wn_batch_all_tokens(&batch) / s->all_tokens,
-                               .gate_scale = (double)wn_batch_all_tokens(&batch) / s->all_tokens,
                                .gate_weight = s->mem_weight,
                                .training = true,
                                .seed = t->config.seed,
@@ -213,7 +212,7 @@ static wn_status trainer_micro_step(struct wn_trainer *t, const struct trainer_s
   WN_TRY(wn_model_step(t->model, t->ws, &batch, &step, &result));
   double *figures = t->micro + a * WN_MICRO;
   figures[WN_MICRO_LOSS] = result.loss_sum;
-  figures[WN_MICRO_MEM] = result.mem_loss * step.mem_scale + result.gate_loss * step.gate_scale;
+  figures[WN_MICRO_MEM] = result.mem_loss * step.mem_scale + result.gate_loss * step.span_scale;
   figures[WN_MICRO_SPAN_LOSS] = result.span_loss * step.span_scale;
   figures[WN_MICRO_BALANCE] = result.balance_loss * step.span_scale;
   figures[WN_MICRO_SPAN] = result.span * step.span_scale;

@@ -21,8 +21,7 @@ static double objective(struct probe *p, void *grads) {
   step.grads = grads;
   OK(p->ctx, wn_model_step(p->model, p->ws, &p->x.batch, &step, &r));
   assert_true(r.counted > 0);
-  return step.loss_scale * r.loss_sum + step.mem_scale * r.mem_loss + step.span_scale * (r.span_loss + r.balance_loss) +
-         step.gate_scale * r.gate_loss;
+  return model_case_objective(&step, &r);
 }
 
 static double difference(struct probe *p, double *at, const double *direction, size_t n, double h) {
@@ -35,14 +34,7 @@ static double difference(struct probe *p, double *at, const double *direction, s
 }
 
 static void check_gradients(const struct model_case *k) {
-  struct probe p = {.step = {.loss_scale = 0.07,
-                             .mem_scale = 0.6,
-                             .span_scale = 0.6,
-                             .gate_scale = 0.6,
-                             .gate_weight = 0.9,
-                             .training = true,
-                             .seed = 11,
-                             .step = 3}};
+  struct probe p = {.step = model_case_step()};
   p.ctx = context_of("ref", 1);
   const wn_model_config c = model_case_config(k);
   p.model = model_of(p.ctx, &c, WN_F64);

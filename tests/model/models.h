@@ -35,6 +35,21 @@ struct model_case {
   const char *attention;   /* replaces sel: the "attention" object as JSON */
 };
 
+/* A step whose losses all have a weight, and the objective that it differentiates. */
+static inline struct wn_step model_case_step(void) {
+  return (struct wn_step){.loss_scale = 0.07,
+                          .mem_scale = 0.6,
+                          .span_scale = 0.6,
+                          .gate_weight = 0.9,
+                          .training = true,
+                          .seed = 11,
+                          .step = 3};
+}
+static inline double model_case_objective(const struct wn_step *step, const struct wn_step_result *r) {
+  return step->loss_scale * r->loss_sum + step->mem_scale * r->mem_loss +
+         step->span_scale * (r->span_loss + r->balance_loss + r->gate_loss);
+}
+
 #define PAPER .enabled = true, .relu = true, .protect_first = true, .protect_self = true, .shift = true
 static const struct model_case model_cases[] = {
     {.name = "gpt2: layernorm, learned, gelu, bias, tied",

@@ -106,14 +106,7 @@ struct bench {
 
 static void bench_open(struct bench *p, const struct model_case *k, const char *backend, wn_dtype dtype, int i,
                        const struct wn_workspace_options *options) {
-  *p = (struct bench){.step = {.loss_scale = 0.07,
-                               .mem_scale = 0.6,
-                               .span_scale = 0.6,
-                               .gate_scale = 0.6,
-                               .gate_weight = 0.9,
-                               .training = true,
-                               .seed = 11,
-                               .step = 3}};
+  *p = (struct bench){.step = model_case_step()};
   p->ctx = context_of(backend, 1 + i % 2);
   const wn_model_config c = model_case_config(k);
   p->model = model_of(p->ctx, &c, dtype);
@@ -143,8 +136,7 @@ static double objective(struct bench *p, void *grads) {
   step.grads = grads;
   OK(p->ctx, wn_model_step(p->model, p->ws, &p->x.batch, &step, &r));
   assert_true(r.counted > 0);
-  return step.loss_scale * r.loss_sum + step.mem_scale * r.mem_loss + step.span_scale * (r.span_loss + r.balance_loss) +
-         step.gate_scale * r.gate_loss;
+  return model_case_objective(&step, &r);
 }
 
 static const struct wn_workspace_options keep_all = {.backward = true, .activation_dtype = WN_F32};

@@ -364,19 +364,11 @@ static void snapshot(struct probe *p, bool back) {
 
 static double objective(struct probe *p, void *grads) {
   struct wn_step_result r;
-  const struct wn_step step = {.grads = grads,
-                               .loss_scale = 0.07,
-                               .mem_scale = 0.6,
-                               .span_scale = 0.6,
-                               .gate_scale = 0.6,
-                               .gate_weight = 0.9,
-                               .training = true,
-                               .seed = 11,
-                               .step = 3};
+  struct wn_step step = model_case_step();
+  step.grads = grads;
   snapshot(p, true);
   OK(p->ctx, wn_model_step(p->model, p->ws, &p->batch, &step, &r));
-  return step.loss_scale * r.loss_sum + step.mem_scale * r.mem_loss + step.span_scale * (r.span_loss + r.balance_loss) +
-         step.gate_scale * r.gate_loss;
+  return model_case_objective(&step, &r);
 }
 
 /* Central differences along a random direction of each tensor, after `before` blocks. */

@@ -672,12 +672,12 @@ class WinnowForCausalLM(PreTrainedModel, GenerationMixin):
         them: a sequence ends at its last target; what follows, a last token that nothing is predicted from included, is padding."""
         ends = (targets != -100).flip(-1).cumsum(-1).flip(-1) > 0
         a, loss, valid = self.own.get("attention", {}), 0.0, (at >= 0) & ends
+        # A column that a row does not see has no part in what the row keeps.
+        seen = lambda: (at[:, :, None] >= at[:, None, :]) & valid[:, None, :] & valid[:, :, None]
         mem = switched_on((switched_on(a, "selective") or {}), "mem") if switched_on(a, "selective") is not None else None
         if mem is not None and "mem" in a["selective"]:
-            tau, eps, n = mem.get("tau", 1), mem.get("eps", 0.1), valid.sum(-1)
+            tau, eps, n, causal = mem.get("tau", 1), mem.get("eps", 0.1), valid.sum(-1), seen()
             for F in rows:
-                # A column that a row does not see has no part in its M.
-                causal = (at[:, :, None] >= at[:, None, :]) & valid[:, None, :] & valid[:, :, None]
                 kept = torch.where(causal[:, None], 1 - F.clamp(max=tau) / tau, 0).sum(-1)
                 each = (kept.amax(-1) / n.clamp(min=1)[:, None]).mean(-1)  # of a sequence without targets 0, and not counted
                 loss = loss + eps * each.sum() / (n > 0).sum().clamp(min=1) / len(rows)
@@ -689,14 +689,16 @@ class WinnowForCausalLM(PreTrainedModel, GenerationMixin):
                     (z[..., 0] * valid[:, None]).sum((0, 2)) / valid.sum().clamp(min=1)
                 loss = loss + each * mean.mean()
         for name in ("write", "fade"):
-            gate, shares = switched_on(a, name) or {}, []
-            for numbers in gates if gate.get("loss", 0) else ():
-                c, ages = numbers[name].double(), (at[:, :, None] - at[:, None, :]).clamp(min=0)[:, None]
-                seen = valid[:, None, :, None] & valid[:, None, None, :] & (at[:, None, :, None] >= at[:, None, None, :])
-                kept, of = (c.exp(), valid[:, None]) if name == "write" else ((ages * c[:, :, None]).exp(), seen)
-                shares.append((kept * of).sum() / (of.sum() * c.shape[1]).clamp(min=1))
-            if shares:
-                loss = loss + gate["loss"] * (sum(shares) / len(shares) - gate.get("keep", 0)).clamp(min=0)
+            gate = switched_on(a, name) or {}
+            if not gate.get("loss", 0):
+                continue
+            of, ages = (valid, None) if name == "write" else (seen(), (at[:, :, None] - at[:, None, :]).clamp(min=0)[:, None])
+            shares = []
+            for numbers in gates:
+                c = numbers[name].double()
+                kept = c.exp() if ages is None else (ages * c[:, :, None]).exp()
+                shares.append((kept * of[:, None]).sum() / (of.sum() * c.shape[1]).clamp(min=1))
+            loss = loss + gate["loss"] * (sum(shares) / len(shares) - gate.get("keep", 0)).clamp(min=0)
         return loss
 
     def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, inputs_embeds=None,
