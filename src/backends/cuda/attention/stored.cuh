@@ -8,7 +8,10 @@
 
 #include "backends/cuda/attention/call.cuh"
 #include "backends/cuda/attention/terms.cuh"
+#include "ops/term/admit.h"
 #include "ops/term/buckets.h"
+#include "ops/term/fade.h"
+#include "ops/term/forget.h"
 
 namespace wn_cuda {
 
@@ -44,6 +47,7 @@ struct stored_args {
   int maps;
   wn_score_map map[WN_SCORE_MAPS_MAX]; /* kind is the host's */
   wn_score_id id[WN_SCORE_MAPS_MAX];
+  float *numbers; /* [maps,B,H,ld] the gradients of the keys' numbers of keyed maps, by head; NULL: not wanted */
   struct {
     int n, ld;
     float *row, *back; /* [B,H,R,ld] like W and dA */
@@ -108,9 +112,33 @@ struct head_terms {
       if (s.id[n] == WN_SCORE_ALIBI) slope = alibi_head(&s.map[n], at);
   }
 };
+/* A row's head and one of its keys, for keyed maps. Kernels are compiled without these (KEYED false) and with. */
+struct stored_pair {
+  int b, kv, own, j; /* own: the row's own key */
+};
+__device__ __forceinline__ bool is_keyed(wn_score_id id) {
+  return id >= WN_SCORE_FORGET && id <= WN_SCORE_FADE;
+}
+/* What map t is asked at a pair at distance x. */
+__device__ __forceinline__ wn_score_pair_float keyed_at(const wn_score_map &t, const stored_pair &at, int x) {
+  const float *key = static_cast<const float *>(t.key) + at.b * t.s_key.b + at.kv * t.s_key.h;
+  return {(float)x, key[at.own * t.s_key.t], key[at.j * t.s_key.t]};
+}
+__device__ __forceinline__ float keyed_forward(wn_score_id id, const wn_score_map &t, float logit,
+                                               const wn_score_pair_float &at) {
+  if (id == WN_SCORE_FORGET) return forget_forward_float(&t, logit, at);
+  return id == WN_SCORE_WRITE ? admit_forward_float(&t, logit, at) : fade_forward_float(&t, logit, at);
+}
+__device__ __forceinline__ wn_score_slope_float keyed_slope(wn_score_id id, const wn_score_map &t, float y,
+                                                            const wn_score_pair_float &at) {
+  if (id == WN_SCORE_FORGET) return forget_slope_float(&t, y, at);
+  return id == WN_SCORE_WRITE ? admit_slope_float(&t, y, at) : fade_slope_float(&t, y, at);
+}
+
 /* The logit for a product q . k at distance x. by_distance: the row of q . p. The product has other biases already. */
+template <bool KEYED>
 __device__ __forceinline__ float stored_logit(const stored_args &s, const head_terms &head, float product,
-                                              const float *by_distance, int x) {
+                                              const float *by_distance, int x, const stored_pair &pair) {
   if (by_distance && x < s.relative.P) product += by_distance[x];
   float logit = s.a.scale * product;
   wn_score_at at = head.at;
@@ -118,6 +146,8 @@ __device__ __forceinline__ float stored_logit(const stored_args &s, const head_t
   for (int n = 0; n < s.maps; n++) {
     if (s.id[n] == WN_SCORE_BUCKETS) logit += (float)buckets_value(&s.map[n], 0, at);
     if (s.id[n] == WN_SCORE_ALIBI) logit += (float)alibi_value(&s.map[n], head.slope, at);
+    if constexpr (KEYED)
+      if (is_keyed(s.id[n])) logit = keyed_forward(s.id[n], s.map[n], logit, keyed_at(s.map[n], pair, x));
     if (s.id[n] == WN_SCORE_SOFTCAP) logit = softcap_forward_float(&s.map[n], logit);
   }
   return logit;
@@ -127,6 +157,27 @@ __device__ __forceinline__ bool is_curved(const stored_args &s) {
 }
 __device__ __forceinline__ int stored_distance(const stored_args &s, int b, int kv, const row_place &row, int j) {
   return s.open ? row.i - j : distance<true>(s.a, b, kv, row.position, j);
+}
+
+/* From the gradient d of a pair's mapped logit to that of the logit. With keyed maps, adds what the numbers of the
+ * row's own key get to row[n], and of the key to key[n]. */
+template <bool KEYED>
+__device__ __forceinline__ float stored_logit_back(const stored_args &s, const head_terms &head, float product,
+                                                   const float *by_distance, int x, const stored_pair &pair, float d,
+                                                   float (&row)[WN_SCORE_MAPS_MAX], float (&key)[WN_SCORE_MAPS_MAX]) {
+  const bool bends = s.maps > 0 && (is_curved(s) || (KEYED && s.id[s.maps - 1] == WN_SCORE_FADE));
+  const float y = bends ? stored_logit<KEYED>(s, head, product, by_distance, x, pair) : 0.0f;
+  if (is_curved(s)) d *= softcap_backward_float(&s.map[s.maps - 1], y);
+  if constexpr (KEYED) {
+#pragma unroll
+    for (int n = WN_SCORE_MAPS_MAX - 1; n >= 0; n--) { /* only the last may depend on y */
+      if (n >= s.maps || !is_keyed(s.id[n])) continue;
+      const wn_score_slope_float slope = keyed_slope(s.id[n], s.map[n], y, keyed_at(s.map[n], pair, x));
+      row[n] = fmaf(d, slope.row, row[n]), key[n] = fmaf(d, slope.key, key[n]);
+      d *= slope.logit;
+    }
+  }
+  return d;
 }
 
 __device__ __forceinline__ float block_max(float x) {
