@@ -234,33 +234,36 @@ static __global__ void log_sigmoid_kernel(int64_t n, float *x) {
 static __global__ void log_sigmoid_back_kernel(int64_t n, const float *x, float *dx) {
   WN_GRID_LOOP(i, n) dx[i] = (float)((double)dx[i] * -expm1((double)x[i]));
 }
-// set(t, the sum of the terms up to t): a block has a column, a thread a run of its tokens.
-template <class Term, class Set> static __device__ void running_sums(int64_t T, Term term, Set set) {
+// set(t, `sum` and the terms up to t): a block has a column, a thread a run of its tokens.
+template <class Term, class Set> static __device__ void running_sums(double sum, int64_t T, Term term, Set set) {
   WN_SHARED(double, parts, [WN_CUDA_THREADS]);
   const int64_t each = (T + WN_CUDA_THREADS - 1) / WN_CUDA_THREADS, from = threadIdx.x * each;
   const int64_t to = from + each < T ? from + each : T;
-  double mine = 0, sum = 0;
+  double mine = 0;
   for (int64_t t = from; t < to; t++) mine += term(t);
   parts[threadIdx.x] = mine;
   __syncthreads();
   for (int n = 0; n < (int)threadIdx.x; n++) sum += parts[n];
   for (int64_t t = from; t < to; t++) set(t, sum += term(t));
 }
-// The first element of a block's column.
-static __device__ int64_t column_of(int64_t T, int64_t W) {
-  return blockIdx.x / W * T * W + blockIdx.x % W;
-}
 // Forward's sums are exact (ops.h), so their bits are the CPU's whatever their order is.
-static __global__ void sums_kernel(int64_t T, int64_t W, float *x) {
-  float *at = x + column_of(T, W);
+static __global__ void sums_kernel(int64_t T, int64_t W, struct wn_stride s, float *x, const double *before,
+                                   double *after) {
+  const int64_t w = blockIdx.x;
+  float *at = x + w / W * s.b + w % W * s.h;
   running_sums(
-      T, [=](int64_t t) { return (double)at[t * W]; }, [=](int64_t t, double sum) { at[t * W] = (float)sum; });
+      before ? before[w] : 0.0, T, [=](int64_t t) { return (double)at[t * s.t]; },
+      [=](int64_t t, double sum) {
+        at[t * s.t] = (float)sum;
+        if (after && t == T - 1) after[w] = sum;
+      });
 }
 static __global__ void sums_back_kernel(int64_t T, int64_t W, const float *x, float *dx) {
-  const float *at = x + column_of(T, W);
-  float *d = dx + column_of(T, W);
+  const int64_t first = blockIdx.x / W * T * W + blockIdx.x % W;
+  const float *at = x + first;
+  float *d = dx + first;
   running_sums(
-      T, [=](int64_t t) { return (double)d[(T - 1 - t) * W]; },
+      0.0, T, [=](int64_t t) { return (double)d[(T - 1 - t) * W]; },
       [=](int64_t t, double sum) {
         const int64_t i = T - 1 - t;
         d[i * W] = (float)(sum * -expm1((double)at[i * W] - (i > 0 ? (double)at[(i - 1) * W] : 0.0)));
@@ -275,7 +278,8 @@ wn_status wn_cuda_sigmoid_forward(const struct wn_exec *exec, const struct wn_si
   else if (a->kind == WN_SIGMOID_LOG)
     WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, stream, log_sigmoid_kernel, a->n, x);
   else
-    WN_LAUNCH((unsigned)(a->n / a->T), WN_CUDA_THREADS, 0, stream, sums_kernel, a->T, a->W, x);
+    WN_LAUNCH((unsigned)(a->n / a->T), WN_CUDA_THREADS, 0, stream, sums_kernel, a->T, a->W, wn_sums_stride(a), x,
+              a->from, a->to);
   return wn_cuda_launched(exec, "sigmoid");
 }
 wn_status wn_cuda_sigmoid_backward(const struct wn_exec *exec, const struct wn_sigmoid *a) {
