@@ -8,10 +8,7 @@
 
 #include "backends/cuda/attention/call.cuh"
 #include "backends/cuda/attention/terms.cuh"
-#include "ops/term/admit.h"
 #include "ops/term/buckets.h"
-#include "ops/term/fade.h"
-#include "ops/term/forget.h"
 
 namespace wn_cuda {
 
@@ -112,33 +109,10 @@ struct head_terms {
       if (s.id[n] == WN_SCORE_ALIBI) slope = alibi_head(&s.map[n], at);
   }
 };
-/* A row's head and one of its keys, for keyed maps. Kernels are compiled without these (KEYED false) and with. */
-struct stored_pair {
-  int b, kv, own, j; /* own: the row's own key */
-};
-__device__ __forceinline__ bool is_keyed(wn_score_id id) {
-  return id >= WN_SCORE_FORGET && id <= WN_SCORE_FADE;
-}
-/* What map t is asked at a pair at distance x. */
-__device__ __forceinline__ wn_score_pair_float keyed_at(const wn_score_map &t, const stored_pair &at, int x) {
-  const float *key = static_cast<const float *>(t.key) + at.b * t.s_key.b + at.kv * t.s_key.h;
-  return {(float)x, key[at.own * t.s_key.t], key[at.j * t.s_key.t]};
-}
-__device__ __forceinline__ float keyed_forward(wn_score_id id, const wn_score_map &t, float logit,
-                                               const wn_score_pair_float &at) {
-  if (id == WN_SCORE_FORGET) return forget_forward_float(&t, logit, at);
-  return id == WN_SCORE_WRITE ? admit_forward_float(&t, logit, at) : fade_forward_float(&t, logit, at);
-}
-__device__ __forceinline__ wn_score_slope_float keyed_slope(wn_score_id id, const wn_score_map &t, float y,
-                                                            const wn_score_pair_float &at) {
-  if (id == WN_SCORE_FORGET) return forget_slope_float(&t, y, at);
-  return id == WN_SCORE_WRITE ? admit_slope_float(&t, y, at) : fade_slope_float(&t, y, at);
-}
-
 /* The logit for a product q . k at distance x. by_distance: the row of q . p. The product has other biases already. */
 template <bool KEYED>
 __device__ __forceinline__ float stored_logit(const stored_args &s, const head_terms &head, float product,
-                                              const float *by_distance, int x, const stored_pair &pair) {
+                                              const float *by_distance, int x, const keyed_place &pair) {
   if (by_distance && x < s.relative.P) product += by_distance[x];
   float logit = s.a.scale * product;
   wn_score_at at = head.at;
@@ -163,7 +137,7 @@ __device__ __forceinline__ int stored_distance(const stored_args &s, int b, int 
  * row's own key get to row[n], and of the key to key[n]. */
 template <bool KEYED>
 __device__ __forceinline__ float stored_logit_back(const stored_args &s, const head_terms &head, float product,
-                                                   const float *by_distance, int x, const stored_pair &pair, float d,
+                                                   const float *by_distance, int x, const keyed_place &pair, float d,
                                                    float (&row)[WN_SCORE_MAPS_MAX], float (&key)[WN_SCORE_MAPS_MAX]) {
   const bool bends = s.maps > 0 && (is_curved(s) || (KEYED && s.id[s.maps - 1] == WN_SCORE_FADE));
   const float y = bends ? stored_logit<KEYED>(s, head, product, by_distance, x, pair) : 0.0f;
