@@ -139,6 +139,30 @@ static void test_memory_loss(void **state) {
   free(counts), free(starts), free(M), free(sum);
 }
 
+/* Running sums in two pieces, by column, have the bits of the whole. */
+static void test_sums_in_pieces(void **state) {
+  (void)state;
+  enum { N = B * T * G, CUT = 100 };
+  float *whole = malloc(N * sizeof *whole), *x = malloc(N * sizeof *x);
+  double *sums[2] = {malloc(B * G * sizeof(double)), malloc(B * G * sizeof(double))};
+  for (int i = 0; i < WAYS; i++) {
+    const struct wn_exec e = way(i);
+    for (int k = 0; k < N; k++) whole[k] = (float)ldexp(floor(ldexp(number(11, k), 26)), -26); /* as ops.h has logs */
+    for (int k = 0; k < N; k++) x[(k / (T * G) * G + k % G) * T + k / G % T] = whole[k];
+    struct wn_sigmoid a = {.kind = WN_SIGMOID_SUMS, .n = N, .T = T, .W = G, .x = whole};
+    assert_ok(ctx, wn_op_sigmoid_forward(&e, &a));
+    a = (struct wn_sigmoid){.kind = a.kind, .n = B * G * CUT, .T = CUT, .W = G, .x = x, .s_x = {G * T, 1, T}};
+    a.to = sums[0];
+    assert_ok(ctx, wn_op_sigmoid_forward(&e, &a));
+    a.n = B * G * (T - CUT), a.T = T - CUT, a.x = x + CUT, a.from = sums[0], a.to = sums[1];
+    assert_ok(ctx, wn_op_sigmoid_forward(&e, &a));
+    assert_null(wn_emulate_error());
+    for (int k = 0; k < N; k++) assert_true(x[(k / (T * G) * G + k % G) * T + k / G % T] == whole[k]);
+    for (int k = 0; k < B * G; k++) assert_true((float)sums[1][k] == x[(k + 1) * T - 1]);
+  }
+  free(whole), free(x), free(sums[0]), free(sums[1]);
+}
+
 /* What gates keep, without sums of layers, above their limit, and below it, where nothing is added. */
 static void test_gate_share(void **state) {
   (void)state;
@@ -275,9 +299,9 @@ static void test_gather(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_losses),      cmocka_unit_test(test_spans),  cmocka_unit_test(test_memory_loss),
-      cmocka_unit_test(test_elements),    cmocka_unit_test(test_gather), cmocka_unit_test(test_gate_share),
-      cmocka_unit_test(test_log_sigmoid),
+      cmocka_unit_test(test_losses),      cmocka_unit_test(test_spans),          cmocka_unit_test(test_memory_loss),
+      cmocka_unit_test(test_elements),    cmocka_unit_test(test_gather),         cmocka_unit_test(test_gate_share),
+      cmocka_unit_test(test_log_sigmoid), cmocka_unit_test(test_sums_in_pieces),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
