@@ -31,7 +31,7 @@ static void fade_loss(const wn_attention_config *config, double *coefficient, do
 WN_SCORE_KEYED(fade)
 
 static const struct wn_score_kind fade_kind = {
-    .name = "retention gates", .traits = KEYED_TRAITS, .scales = true, WN_SCORE_KEYED_OF(fade)};
+    .name = "retention gates", .id = WN_SCORE_FADE, .traits = KEYED_TRAITS, .scales = true, WN_SCORE_KEYED_OF(fade)};
 
 static void fade_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   (void)config, (void)layer, (void)head_size;

@@ -24,7 +24,7 @@ static bool forget_is_enabled(const wn_attention_config *config) {
 WN_SCORE_KEYED(forget)
 
 static const struct wn_score_kind forget_kind = {
-    .name = "forget gates", .traits = KEYED_TRAITS, .sums = true, WN_SCORE_KEYED_OF(forget)};
+    .name = "forget gates", .id = WN_SCORE_FORGET, .traits = KEYED_TRAITS, .sums = true, WN_SCORE_KEYED_OF(forget)};
 
 static void forget_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   (void)config, (void)layer, (void)head_size;

@@ -37,7 +37,7 @@ static void write_loss(const wn_attention_config *config, double *coefficient, d
 WN_SCORE_KEYED(admit)
 
 static const struct wn_score_kind write_kind = {
-    .name = "write gates", .traits = KEYED_TRAITS, WN_SCORE_KEYED_OF(admit)};
+    .name = "write gates", .id = WN_SCORE_WRITE, .traits = KEYED_TRAITS, WN_SCORE_KEYED_OF(admit)};
 
 static void write_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   (void)layer, (void)head_size;

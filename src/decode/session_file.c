@@ -96,9 +96,10 @@ static wn_status file_list(struct file *f) {
     snprintf(name, sizeof name, "part.%lld.at", (long long)i);
     item_add(f, name, cache->at, s->B * shape.groups, (size_t)f->held.count[i] * sizeof *cache->at,
              (size_t)cache->shape.capacity * sizeof *cache->at);
-    const size_t sums = (size_t)(s->B * shape.Hkv * shape.keyed) * sizeof *cache->total;
+    const size_t sums = wn_kv_sums_bytes(&shape);
     snprintf(name, sizeof name, "part.%lld.sums", (long long)i); /* after the cache, which sets them where it can */
     item_add(f, name, cache->total, 1, sums, sums);
+    if (cache->total) f->items[f->count - 1].device = true;
   }
   const size_t bytes = (size_t)s->B * C * wn_dtype_size(s->model->dtype);
   item_add(f, "state", s->state, 1, bytes, bytes);

@@ -26,13 +26,13 @@ static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct
       WN_ARRAY_SIZED(out->sk, e, "selecting keys", s->bilinear, WN_DIMS(s->B, s->selections, s->capacity, s->D)),
       WN_ARRAY_SIZED(out->f, e, "selections", true, WN_DIMS(s->B, s->selections, s->capacity)),
       WN_ARRAY_SIZED(out->numbers, e, "numbers of keys", true, WN_DIMS(s->B, s->Hkv, s->width, s->capacity)),
+      WN_ARRAY_FOR(out->total, "running sums", s->width > s->keyed, WN_DIMS(s->keyed, s->B, s->Hkv)),
+      WN_ARRAY_FOR(out->next, "running sums", s->width > s->keyed, WN_DIMS(s->keyed, s->B, s->Hkv)),
       WN_ARRAY_SIZED(out->at_shown, sizeof *out->at, "positions", true, WN_DIMS(s->B, s->groups, s->capacity)),
       WN_ARRAY_SIZED(out->notes, e, "notes", true, WN_DIMS(s->B, s->groups, s->notes, s->capacity)),
       WN_ARRAY_SIZED(out->index_shown, sizeof *out->index, "slots that are chosen", s->asked, WN_DIMS(s->B, s->groups)),
   };
   const struct wn_array read[] = {
-      WN_ARRAY_FOR(out->total, "running sums", s->keyed > 0, WN_DIMS(s->B, s->Hkv, s->keyed)),
-      WN_ARRAY_FOR(out->next, "running sums", s->keyed > 0, WN_DIMS(s->B, s->Hkv, s->keyed)),
       WN_ARRAY_FOR(out->at, "positions read", apart, WN_DIMS(s->B, s->groups, s->capacity)),
       WN_ARRAY_FOR(out->order, "order of the slots", s->asked, WN_DIMS(s->capacity)),
       WN_ARRAY_FOR(out->index, "chosen slots", apart && s->asked, WN_DIMS(s->B, s->groups)),
@@ -95,8 +95,6 @@ void wn_kv_cache_reset(struct wn_kv_cache *cache) {
   cache->count = cache->seen = 0;
   cache->sorted = cache->at_known = true;
   cache->at_is_shown = cache->at_entered = false;
-  if (cache->total)
-    memset(cache->total, 0, (size_t)(cache->shape.B * cache->shape.Hkv * cache->shape.keyed) * sizeof *cache->total);
 }
 
 /* --- arrays by slot --- */
@@ -213,7 +211,7 @@ wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cac
     if (to->data == cache->sk) WN_TRY(cache_put(exec, cache, to, r->sk, r->s_sk, t0, T));
     if (to->data == cache->f) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T));
     if (to->data == cache->notes) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T));
-    if (to->data == cache->numbers) WN_TRY(wn_kv_numbers_put(exec->ctx, cache, r, t0, T));
+    if (to->data == cache->numbers) WN_TRY(wn_kv_numbers_put(exec, cache, r, t0, T));
   }
   return cache_enter_positions(exec->ctx, cache, T);
 }
@@ -506,7 +504,7 @@ wn_status wn_kv_cache_gather(const struct wn_exec *exec, struct wn_kv_cache *fro
   struct slots a[ARRAYS_MAX], z[ARRAYS_MAX];
   const int arrays = cache_arrays_of(from, a);
   cache_arrays_of(to, z);
-  if (to->total) memcpy(to->total, from->total, (size_t)(s->B * s->Hkv * s->keyed) * sizeof *to->total);
+  if (to->total) WN_TRY(memory->copy(exec->ctx, to->total, from->total, wn_kv_sums_bytes(s)));
   if (n == 0) return WN_OK;
   if (!memory->host && slots) WN_TRY(memory->copy_in(exec->ctx, shown, slots, (size_t)(s->B * P * n) * sizeof *slots));
   for (int i = 0; i < arrays; i++) {

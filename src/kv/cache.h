@@ -46,8 +46,8 @@ struct wn_kv_cache {
   void *f;                    /* [B,G,capacity] or NULL */
   void *numbers;              /* [B,Hkv,width,capacity] or NULL: of map i in row i; if one is a running sum, what is
                                * summed in row keyed+i */
-  double *total, *next;       /* [B,Hkv,keyed], on the host: the sums over all tokens seen; and over those that have
-                               * been appended */
+  double *total, *next;       /* [keyed,B,Hkv] where one is a running sum: over all tokens seen, once there is one; and
+                               * over those that have been appended */
   void *notes;                /* [B,P,notes,capacity] of the policy, or NULL */
   int32_t *at;                /* [B,P,capacity] absolute positions, on the host; NULL: slot j holds position j */
   int32_t *at_shown;          /* the same in the backend's memory; the same array if that is the host's */
@@ -95,10 +95,11 @@ struct wn_kv_rows wn_kv_rows_of(const struct wn_attention *op);
 struct wn_kv_rows wn_kv_rows_of_heads(const struct wn_kv_rows *rows, wn_dtype dtype, int64_t g0);
 /* numbers.c. _put: fills the numbers of T new slots from rows t0.. on. _take_back: the sums of `to`, whose sequence b
  * is sequence rows[b] (NULL: b / n, as in wn_kv_cache_copy) of the cache, without n tokens in slots from `first` on. */
-wn_status wn_kv_numbers_put(wn_context *ctx, struct wn_kv_cache *cache, const struct wn_kv_rows *rows, int64_t t0,
-                            int64_t T);
+wn_status wn_kv_numbers_put(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_kv_rows *rows,
+                            int64_t t0, int64_t T);
 wn_status wn_kv_numbers_take_back(wn_context *ctx, const struct wn_kv_cache *cache, const int64_t *rows, int64_t first,
                                   int64_t n, struct wn_kv_cache *to);
+size_t wn_kv_sums_bytes(const struct wn_kv_shape *shape); /* of `total` */
 /* What has been appended counts from now on. */
 void wn_kv_numbers_advance(struct wn_kv_cache *cache);
 /* Sets what a policy sees of the numbers of group `row`. */

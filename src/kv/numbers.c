@@ -23,86 +23,76 @@ struct wn_kv_rows wn_kv_rows_of_heads(const struct wn_kv_rows *rows, wn_dtype dt
   return of;
 }
 
-/* Row `row` of head `head` (of all sequences' heads) in the array of numbers. */
-static int64_t numbers_at(const struct wn_kv_cache *c, int64_t head, int64_t row) {
-  return (head * c->shape.width + row) * c->shape.capacity;
-}
-
 static size_t numbers_bytes(const struct wn_kv_cache *c) {
   const struct wn_kv_shape *s = &c->shape;
   return (size_t)(s->B * s->Hkv * s->width * s->capacity) * wn_dtype_size(s->dtype);
 }
 
-/* The array of numbers for the host to read and write; it is closed by numbers_close. */
-static wn_status numbers_open(wn_context *ctx, const struct wn_kv_cache *c, char **out) {
-  void *opened = NULL;
-  const struct wn_memory *memory = wn_kv_memory(&c->shape);
-  WN_TRY(wn_memory_open(ctx, memory, "numbers of keys", c->numbers, numbers_bytes(c), &opened));
-  *out = opened;
+size_t wn_kv_sums_bytes(const struct wn_kv_shape *s) {
+  return s->width > s->keyed ? (size_t)(s->keyed * s->B * s->Hkv) * sizeof(double) : 0;
+}
+
+wn_status wn_kv_numbers_put(const struct wn_exec *exec, struct wn_kv_cache *c, const struct wn_kv_rows *r, int64_t t0,
+                            int64_t T) {
+  const struct wn_kv_shape *s = &c->shape;
+  const int64_t heads = s->B * s->Hkv, each = s->width * s->capacity;
+  for (int64_t i = 0; i < s->keyed; i++) {
+    void *to = wn_element(c->numbers, i * s->capacity + c->count, s->dtype);
+    for (int64_t row = i; row < s->width; row += s->keyed)
+      WN_TRY(
+          wn_op_gather_forward(exec, &(struct wn_gather){.B = s->B,
+                                                         .H = s->Hkv,
+                                                         .T = T,
+                                                         .D = 1,
+                                                         .x = wn_element(r->number[i], t0 * r->s_number[i].t, s->dtype),
+                                                         .s_x = r->s_number[i],
+                                                         .y = wn_element(to, (row - i) * s->capacity, s->dtype),
+                                                         .s_y = {s->Hkv * each, 1, each}}));
+    if (!s->map[i].kind->sums) continue;
+    WN_TRY(wn_op_sigmoid_forward(exec, &(struct wn_sigmoid){.kind = WN_SIGMOID_SUMS,
+                                                            .n = heads * T,
+                                                            .T = T,
+                                                            .W = 1,
+                                                            .x = to,
+                                                            .s_x = {each, 1, 0},
+                                                            .from = c->seen > 0 ? c->total + i * heads : NULL,
+                                                            .to = c->next + i * heads}));
+  }
   return WN_OK;
-}
-static wn_status numbers_close(wn_context *ctx, const struct wn_kv_cache *c, char *opened, bool changed) {
-  const struct wn_memory *memory = wn_kv_memory(&c->shape);
-  return wn_memory_close(ctx, memory, c->numbers, numbers_bytes(c), opened, changed);
-}
-
-/* Fills the slots of one map from its rows x. */
-static void numbers_fill(struct wn_kv_cache *c, int64_t i, const void *x, struct wn_stride stride, int64_t t0,
-                         int64_t T, void *numbers) {
-  const struct wn_kv_shape *s = &c->shape;
-  for (int64_t head = 0; head < s->B * s->Hkv; head++) {
-    const int64_t from = head / s->Hkv * stride.b + head % s->Hkv * stride.h, to = numbers_at(c, head, i) + c->count;
-    double sum = c->total[head * s->keyed + i];
-    for (int64_t t = 0; t < T; t++) {
-      const double now = wn_number(x, from + (t0 + t) * stride.t, s->dtype);
-      sum += now;
-      wn_number_set(numbers, to + t, s->dtype, s->map[i].kind->sums ? sum : now);
-      if (s->width > s->keyed) wn_number_set(numbers, to + t + s->keyed * s->capacity, s->dtype, now);
-    }
-    c->next[head * s->keyed + i] = sum;
-  }
-}
-
-wn_status wn_kv_numbers_put(wn_context *ctx, struct wn_kv_cache *c, const struct wn_kv_rows *r, int64_t t0, int64_t T) {
-  const struct wn_kv_shape *s = &c->shape;
-  const struct wn_memory *memory = s->memory ? s->memory : &wn_host_memory;
-  char *numbers;
-  WN_TRY(numbers_open(ctx, c, &numbers));
-  wn_status status = WN_OK;
-  for (int64_t i = 0; i < s->keyed && status == WN_OK; i++) {
-    const struct wn_stride z = r->s_number[i];
-    const size_t bytes =
-        (size_t)((s->B - 1) * z.b + (t0 + T - 1) * z.t + (s->Hkv - 1) * z.h + 1) * wn_dtype_size(s->dtype);
-    void *x;
-    status = wn_memory_open(ctx, memory, "numbers of keys", r->number[i], bytes, &x);
-    if (status != WN_OK) break;
-    numbers_fill(c, i, x, z, t0, T, numbers);
-    status = wn_memory_close(ctx, memory, NULL, 0, x, false);
-  }
-  const wn_status closed = numbers_close(ctx, c, numbers, status == WN_OK);
-  return status != WN_OK ? status : closed;
 }
 
 void wn_kv_numbers_advance(struct wn_kv_cache *c) {
-  const int64_t sums = c->shape.B * c->shape.Hkv * c->shape.keyed;
-  for (int64_t x = 0; x < sums; x++) c->total[x] = c->next[x];
+  double *total = c->total;
+  c->total = c->next, c->next = total;
+}
+
+/* The sums of `to` from those of c. */
+static void numbers_take_back(const struct wn_kv_cache *c, const char *numbers, const double *total,
+                              const int64_t *rows, int64_t first, int64_t n, const struct wn_kv_shape *s, double *to) {
+  const int64_t Hkv = s->Hkv, keyed = s->keyed, each = s->B / c->shape.B, capacity = c->shape.capacity;
+  for (int64_t x = 0; x < keyed * s->B * Hkv; x++) {
+    const int64_t i = x / (s->B * Hkv), b = x / Hkv % s->B, head = (rows ? rows[b] : b / each) * Hkv + x % Hkv;
+    const int64_t at = (head * s->width + keyed + i) * capacity;
+    to[x] = total[i * c->shape.B * Hkv + head];
+    for (int64_t j = first; j < first + n; j++) to[x] -= wn_number(numbers, at + j, s->dtype);
+  }
 }
 
 wn_status wn_kv_numbers_take_back(wn_context *ctx, const struct wn_kv_cache *c, const int64_t *rows, int64_t first,
                                   int64_t n, struct wn_kv_cache *to) {
-  const int64_t keyed = c->shape.keyed, totals = c->shape.Hkv * keyed, each = to->shape.B / c->shape.B;
-  char *numbers = NULL;
-  if (keyed == 0) return WN_OK;
-  WN_TRY(numbers_open(ctx, c, &numbers));
-  for (int64_t x = 0; x < to->shape.B * totals; x++) {
-    const int64_t b = x / totals, of = (rows ? rows[b] : b / each) * totals + x % totals;
-    const int64_t at = numbers_at(c, of / keyed, keyed + of % keyed);
-    double sum = c->total[of];
-    for (int64_t j = first; c->shape.width > keyed && j < first + n; j++)
-      sum -= wn_number(numbers, at + j, c->shape.dtype);
-    to->total[x] = sum;
-  }
-  return numbers_close(ctx, c, numbers, false);
+  const struct wn_memory *memory = wn_kv_memory(&c->shape);
+  const size_t bytes = numbers_bytes(c), sums = wn_kv_sums_bytes(&c->shape), all = wn_kv_sums_bytes(&to->shape);
+  void *numbers = NULL, *total = NULL, *sum = NULL;
+  if (!c->total) return WN_OK;
+  wn_status status = wn_memory_open(ctx, memory, "numbers of keys", c->numbers, bytes, &numbers);
+  if (status == WN_OK) status = wn_memory_open(ctx, memory, "running sums", c->total, sums, &total);
+  if (status == WN_OK) status = wn_memory_open(ctx, memory, "running sums", to->total, all, &sum);
+  const bool opened = status == WN_OK;
+  if (opened) numbers_take_back(c, numbers, total, rows, first, n, &to->shape, sum);
+  (void)wn_memory_close(ctx, memory, NULL, 0, numbers, false);
+  (void)wn_memory_close(ctx, memory, NULL, 0, total, false);
+  const wn_status closed = wn_memory_close(ctx, memory, to->total, all, sum, opened);
+  return opened ? closed : status;
 }
 
 void wn_kv_numbers_held(const struct wn_kv_cache *cache, int64_t row, struct wn_policy_held *held) {

@@ -350,7 +350,15 @@ struct wn_sigmoid {
   int64_t n, T, W; /* SUMS: n = B T W */
   void *x;         /* [n] */
   void *dx;        /* [n] */
+  /* Forward of SUMS, tokens that follow others: the sums of those, and after these; NULL: 0; not wanted. */
+  const double *from;
+  double *to;           /* [B,W] */
+  struct wn_stride s_x; /* of x [B,T,W] in forward; all 0: contiguous */
 };
+static inline struct wn_stride wn_sums_stride(const struct wn_sigmoid *a) {
+  const struct wn_stride whole = {a->T * a->W, a->W, 1};
+  return a->s_x.t ? a->s_x : whole;
+}
 
 /* What a step reports. Sums are in double and sequential, so that every backend gives the same bits. */
 

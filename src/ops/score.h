@@ -52,7 +52,15 @@ struct wn_score_keys {
 struct wn_score_map;
 enum { WN_SCORE_ISAS = 3 }; /* indexed by enum wn_isa */
 /* The maps that a backend which compiles them itself (cuda) tells apart. It calls another one's kernels. */
-enum wn_score_id { WN_SCORE_OTHER, WN_SCORE_BUCKETS, WN_SCORE_ALIBI, WN_SCORE_SOFTCAP };
+enum wn_score_id {
+  WN_SCORE_OTHER,
+  WN_SCORE_BUCKETS,
+  WN_SCORE_FORGET,
+  WN_SCORE_WRITE,
+  WN_SCORE_FADE,
+  WN_SCORE_ALIBI,
+  WN_SCORE_SOFTCAP
+};
 
 struct wn_score_kind {
   const char *name; /* the name in messages: "alibi" */

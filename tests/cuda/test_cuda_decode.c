@@ -53,9 +53,12 @@ enum term {
   SINKS,
   GATE,      /* elementwise, with learned sinks */
   GATE_HEAD, /* with exclusive attention */
+  FORGET,
+  KEYED, /* forget and write gates between ALiBi and a softcap, by positions */
   SELECT,
   SELECT_EACH,
   SELECT_MAPPED, /* from logits with ALiBi and a softcap */
+  SELECT_KEYED,
   TERMS
 };
 
@@ -66,7 +69,7 @@ struct shape {
 /* A call with its arrays. `k` and `v` have the cache's type. */
 struct bench {
   struct wn_attention a;
-  float *q, *y, *lse, *dot, *f, *z, *sink_k, *sink_v, *gates, *ungated;
+  float *q, *y, *lse, *dot, *f, *z, *sink_k, *sink_v, *gates, *ungated, *numbers;
   void *k, *v;
   int32_t *positions, *evicted;
 };
@@ -82,6 +85,15 @@ static void *array_of(enum cache cache, bool own, int64_t n, uint64_t stream) {
   if (cache == HALVES) wn_f16_from_f32(n, x, h);
   free(x);
   return h;
+}
+
+/* Numbers as a cache has them. */
+static void add_keyed(struct bench *m, const struct wn_score_kind *kind) {
+  struct wn_attention *a = &m->a;
+  struct wn_score_map *t = &a->map[a->maps];
+  *t = (struct wn_score_map){.kind = kind, .number = {9}, .key = m->numbers + a->maps * a->Tk};
+  t->s_key = (struct wn_stride){a->Hkv * 3 * a->Tk, 1, 3 * a->Tk};
+  a->maps++;
 }
 
 static void bench_make(struct bench *m, const struct shape *s, enum cache cache, enum term term) {
@@ -118,12 +130,16 @@ static void bench_make(struct bench *m, const struct shape *s, enum cache cache,
   if (term == DOCUMENTS) a->doc_start = m->positions;
   if (term == EVICTED) a->slots.evicted_at = m->evicted;
   if (term == POSITIONS) a->slots.at = m->positions, a->window = 300;
-  if (term == SOFTCAP || term == ALIBI_POSITIONS || term == SELECT_MAPPED) {
-    if (term != SOFTCAP)
-      a->map[a->maps++] = (struct wn_score_map){.kind = wn_mechanism_alibi.score, .number = {8, (double)H}};
+  const bool alibi = term == ALIBI_POSITIONS || term == SELECT_MAPPED || term == KEYED;
+  if (alibi) a->map[a->maps++] = (struct wn_score_map){.kind = wn_mechanism_alibi.score, .number = {8, (double)H}};
+  m->numbers = array_of(FLOATS, true, 3 * B * Hkv * Tk, 13);
+  for (int64_t i = 0; i < 3 * B * Hkv * Tk; i++) m->numbers[i] = -0.05f * fabsf(m->numbers[i]);
+  if (term == FORGET || term == KEYED) add_keyed(m, wn_mechanism_forget.score);
+  if (term == KEYED || term == SELECT_KEYED) add_keyed(m, wn_mechanism_write.score);
+  if (term == SELECT_KEYED) add_keyed(m, wn_mechanism_fade.score);
+  if (alibi || term == SOFTCAP)
     a->map[a->maps++] = (struct wn_score_map){.kind = wn_mechanism_softcap.score, .number = {2.5}};
-  }
-  if (term == ALIBI_POSITIONS) a->slots.at = m->positions;
+  if (term == ALIBI_POSITIONS || term == KEYED) a->slots.at = m->positions;
   if (term == SINKS || term == GATE) a->sinks.n = 3, a->sinks.k = m->sink_k, a->sinks.v = m->sink_v;
   if (term == GATE || term == GATE_HEAD) {
     a->gate.on = true, a->gate.elementwise = term == GATE, a->gate.g = m->gates, a->gate.ungated = m->ungated;
@@ -154,7 +170,7 @@ static void bench_widen(struct bench *m) {
 static void bench_clear(struct bench *m) {
   free(m->q), free(m->y), free(m->k), free(m->v), free(m->lse), free(m->dot), free(m->f), free(m->z);
   free(m->positions), free(m->evicted);
-  free(m->sink_k), free(m->sink_v), free(m->gates), free(m->ungated);
+  free(m->sink_k), free(m->sink_v), free(m->gates), free(m->ungated), free(m->numbers);
 }
 
 static void run(const struct wn_backend *backend, const struct bench *m) {

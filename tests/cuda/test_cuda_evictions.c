@@ -169,7 +169,7 @@ static void test_pieces(void **state) {
   (void)state;
   for (int policy = 0; policy < WN_POLICY_COUNT; policy++) {
     int gone = 0;
-    if (policy == WN_POLICY_GATES) continue; /* by numbers of the keys, which cuda does not serve */
+    if (policy == WN_POLICY_GATES) continue; /* which asks on the host */
     for (uint64_t seed = 0; seed < 10; seed++) piece_check((wn_policy)policy, seed, &gone);
     assert_true(gone > 50);
   }

@@ -16,21 +16,26 @@ enum { V = 16, PROMPT = 3, STEPS = 13, COUNTED = 4, STREAMS_MAX = 9, SESSIONS_MA
 
 struct graph_case {
   const char *name;
-  bool selective, half;
+  const char *attention; /* NULL: standard */
+  bool half;
   int64_t streams, sessions; /* streams of one session; or sessions stepping together */
   const char *policy;        /* with a budget of 6; NULL: none */
   int least;                 /* at least so many launches for one changed node */
 };
 
+#define SELECTIVE "{\"selective\":{}}"
+#define GATES "{\"forget\":true,\"write\":{\"window\":2},\"fade\":true}"
 static const struct graph_case cases[] = {
     {.name = "one stream", .streams = 1, .least = 2},
-    {.name = "selective", .selective = true, .streams = 1, .least = 1},
+    {.name = "selective", .attention = SELECTIVE, .streams = 1, .least = 1},
     {.name = "a half-float cache", .half = true, .streams = 1, .least = 2},
     {.name = "nine streams: cuBLASLt", .streams = 9, .least = 1}, /* it launches few kernels */
     {.name = "three sessions together", .sessions = 3, .streams = 1, .least = 1},
-    {.name = "selective, a budget", .selective = true, .streams = 1, .policy = "selective", .least = 2},
+    {.name = "selective, a budget", .attention = SELECTIVE, .streams = 1, .policy = "selective", .least = 2},
     {.name = "streaming, a budget", .streams = 1, .policy = "streaming", .least = 2},
     {.name = "h2o, a budget", .streams = 2, .policy = "h2o", .least = 2},
+    {.name = "gates on keys", .attention = GATES, .streams = 2, .least = 1},
+    {.name = "gates on keys, a budget", .attention = GATES, .streams = 2, .policy = "streaming", .least = 2},
     {.name = "random, together", .sessions = 3, .streams = 1, .policy = "random", .least = 1},
 };
 
@@ -52,14 +57,14 @@ static int teardown(void **state) {
   return 0;
 }
 
-static wn_model *make_model(bool selective) {
+static wn_model *make_model(const char *attention) {
   wn_model_config c;
   wn_model *model;
   wn_model_config_init(&c);
   c.vocab_size = V, c.context = 64, c.layers = 2, c.width = 32, c.heads = 4, c.kv_heads = 2, c.head_size = 8;
   c.ffn_width = 48;
   c.position = WN_POS_ROPE;
-  c.attention.selective.enabled = selective;
+  if (attention) must(ctx, wn_attention_config_parse(ctx, attention, &c.attention));
   must(ctx, wn_model_config_resolve(ctx, &c));
   must(ctx, wn_model_create(ctx, &c, 3, &model));
   return model;
@@ -108,7 +113,7 @@ static void step(const struct graph_case *k, wn_session **sessions, wn_session_g
 }
 
 static void decode(const struct graph_case *k, bool graphs, struct decoded *out) {
-  wn_model *model = make_model(k->selective);
+  wn_model *model = make_model(k->attention);
   wn_session_group *group = NULL;
   wn_session *sessions[SESSIONS_MAX] = {NULL};
   wn_emulated_calls before = {0}, after;
@@ -172,7 +177,7 @@ static void test_bits_and_calls(void **state) {
 static void test_turns(void **state) {
   (void)state;
   const struct graph_case *k = &cases[1];
-  wn_model *model = make_model(k->selective);
+  wn_model *model = make_model(k->attention);
   wn_session *sessions[2] = {make_session(model, k, NULL), make_session(model, k, NULL)};
   float logits[2][V];
   wn_emulated_calls before = {0};
@@ -199,7 +204,7 @@ static void test_many(void **state) {
   (void)state;
   enum { MANY = 18 };
   const struct graph_case *k = &cases[0];
-  wn_model *model = make_model(k->selective);
+  wn_model *model = make_model(k->attention);
   wn_session *sessions[MANY];
   float first[V], logits[V];
   const wn_emulated_calls before = wn_emulate_calls();

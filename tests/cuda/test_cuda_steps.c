@@ -37,11 +37,17 @@ static void shape(wn_recipe *r, int which) {
     r->model.ffn = WN_FFN_GEGLU;
     r->train.optimizer = WN_OPT_MUON;
   }
+  if (which == 4) {
+    r->model.kv_heads = 1;
+    const char *gates = "{\"forget\":true,\"write\":{\"window\":2,\"loss\":0.1},\"fade\":{\"loss\":0.2,\"keep\":0.1}}";
+    must(NULL, wn_attention_config_parse(NULL, gates, &r->model.attention));
+  }
 }
+enum { SHAPES = 5 };
 
 static void test_training(void **state) {
   (void)state;
-  for (int s = 0; s < 4; s++)
+  for (int s = 0; s < SHAPES; s++)
     for (int bf16 = 0; bf16 < 2; bf16++) {
       wn_recipe r;
       struct bench b;
@@ -64,7 +70,7 @@ static void test_training(void **state) {
 
 static void test_bfloat16(void **state) {
   (void)state;
-  for (int s = 0; s < 4; s++) {
+  for (int s = 0; s < SHAPES; s++) {
     wn_recipe r;
     struct bench exact, ref, cuda;
     shape(&r, s);
@@ -84,7 +90,7 @@ static void test_bfloat16(void **state) {
 
 static void test_decoding(void **state) {
   (void)state;
-  for (int s = 0; s < 4; s++) {
+  for (int s = 0; s < SHAPES; s++) {
     wn_recipe r;
     struct bench b;
     wn_session *session;

@@ -89,18 +89,34 @@ static void test_spans(void **state) {
   free(counts), free(z), free(dz), free(sum);
 }
 
-static void test_memory_loss(void **state) {
-  (void)state;
-  enum { B = 3, G = 2, T = 331 };
-  int32_t *counts = malloc(B * sizeof *counts), *starts = malloc(B * T * sizeof *starts);
-  float(*M)[B * G * T] = malloc(WAYS * sizeof *M);
-  double *sum = malloc(WAYS * sizeof *sum);
-  counts[0] = T, counts[1] = 1, counts[2] = 290;
+static void close_to(const float *x, const float *want, int n) {
+  for (int i = 0; i < n; i++)
+    if (!(fabsf(x[i] - want[i]) <= 4 * FLT_EPSILON * fmaxf(1, fabsf(want[i]))))
+      fail_msg("element %d: %.9g, expected %.9g", i, (double)x[i], (double)want[i]);
+}
+
+enum { B = 3, G = 2, T = 331 };
+/* Documents of random lengths in the sequences, and how many rows of each are tokens. */
+static int32_t *make_starts(void) {
+  int32_t *starts = malloc(B * T * sizeof *starts);
   for (int b = 0; b < B; b++)
     for (int t = 0, first = 0; t < T; t++) {
       if (wn_random_below(6, WN_STREAM_TEST, (uint64_t)b, (uint64_t)t, 40) == 0) first = t;
       starts[b * T + t] = first;
     }
+  return starts;
+}
+static int32_t *make_counts(void) {
+  int32_t *counts = malloc(B * sizeof *counts);
+  counts[0] = T, counts[1] = 1, counts[2] = 290;
+  return counts;
+}
+
+static void test_memory_loss(void **state) {
+  (void)state;
+  int32_t *counts = make_counts(), *starts = make_starts();
+  float(*M)[B * G * T] = malloc(WAYS * sizeof *M);
+  double *sum = malloc(WAYS * sizeof *sum);
   for (int form = 0; form < 4; form++) {
     for (int i = 0; i < WAYS; i++) {
       const struct wn_exec e = way(i);
@@ -123,10 +139,93 @@ static void test_memory_loss(void **state) {
   free(counts), free(starts), free(M), free(sum);
 }
 
-static void close_to(const float *x, const float *want, int n) {
-  for (int i = 0; i < n; i++)
-    if (!(fabsf(x[i] - want[i]) <= 4 * FLT_EPSILON * fmaxf(1, fabsf(want[i]))))
-      fail_msg("element %d: %.9g, expected %.9g", i, (double)x[i], (double)want[i]);
+/* Running sums in two pieces, by column, have the bits of the whole. */
+static void test_sums_in_pieces(void **state) {
+  (void)state;
+  enum { N = B * T * G, CUT = 100 };
+  float *whole = malloc(N * sizeof *whole), *x = malloc(N * sizeof *x);
+  double *sums[2] = {malloc(B * G * sizeof(double)), malloc(B * G * sizeof(double))};
+  for (int i = 0; i < WAYS; i++) {
+    const struct wn_exec e = way(i);
+    for (int k = 0; k < N; k++) whole[k] = (float)ldexp(floor(ldexp(number(11, k), 26)), -26); /* as ops.h has logs */
+    for (int k = 0; k < N; k++) x[(k / (T * G) * G + k % G) * T + k / G % T] = whole[k];
+    struct wn_sigmoid a = {.kind = WN_SIGMOID_SUMS, .n = N, .T = T, .W = G, .x = whole};
+    assert_ok(ctx, wn_op_sigmoid_forward(&e, &a));
+    a = (struct wn_sigmoid){.kind = a.kind, .n = B * G * CUT, .T = CUT, .W = G, .x = x, .s_x = {G * T, 1, T}};
+    a.to = sums[0];
+    assert_ok(ctx, wn_op_sigmoid_forward(&e, &a));
+    a.n = B * G * (T - CUT), a.T = T - CUT, a.x = x + CUT, a.from = sums[0], a.to = sums[1];
+    assert_ok(ctx, wn_op_sigmoid_forward(&e, &a));
+    assert_null(wn_emulate_error());
+    for (int k = 0; k < N; k++) assert_true(x[(k / (T * G) * G + k % G) * T + k / G % T] == whole[k]);
+    for (int k = 0; k < B * G; k++) assert_true((float)sums[1][k] == x[(k + 1) * T - 1]);
+  }
+  free(whole), free(x), free(sums[0]), free(sums[1]);
+}
+
+/* What gates keep, without sums of layers, above their limit, and below it, where nothing is added. */
+static void test_gate_share(void **state) {
+  (void)state;
+  int32_t *counts = make_counts(), *starts = make_starts();
+  float *c = malloc(B * T * G * sizeof *c), (*dc)[B * T * G] = malloc(WAYS * sizeof *dc);
+  double *sum = malloc(WAYS * sizeof *sum), *sums = malloc(2 * sizeof *sums);
+  sums[0] = 0.25, sums[1] = 0.5;
+  for (int i = 0; i < B * T * G; i++)
+    c[i] = -(float)exp(4 * number(7, i) - 4); /* most near 0, some where none is left */
+  for (int form = 0; form < 24; form++) {
+    const int limit = form / 8;
+    for (int i = 0; i < WAYS; i++) {
+      const struct wn_exec e = way(i);
+      for (int k = 0; k < B * T * G; k++) dc[i][k] = (float)number(8, k);
+      const struct wn_gate_share a = {.B = B,
+                                      .T = T,
+                                      .heads = G,
+                                      .doc_start = form & 1 ? starts : NULL,
+                                      .count = form & 2 ? counts : NULL,
+                                      .ages = form & 4,
+                                      .c = c,
+                                      .sum = &sum[i],
+                                      .scale = 0.7,
+                                      .most = limit == 1 ? 0.374 : 0.375,
+                                      .sums = limit ? sums : NULL,
+                                      .layers = 2,
+                                      .dc = dc[i]};
+      assert_ok(ctx, wn_op_gate_share_forward(&e, &a));
+      assert_ok(ctx, wn_op_gate_share_backward(&e, &a));
+      assert_null(wn_emulate_error());
+      assert_true(fabs(sum[i] - sum[0]) <= 1e-14 && sum[0] > 0.01 && sum[0] < 1);
+      close_to(dc[i], dc[0], B * T * G);
+      for (int k = 0, added = 0; k < B * T * G; k++) {
+        added += dc[i][k] != (float)number(8, k);
+        if (k == B * T * G - 1) assert_true(limit == 2 ? added == 0 : added > 50);
+      }
+    }
+  }
+  free(counts), free(starts), free(c), free(dc), free(sum), free(sums);
+}
+
+/* Logs of gates, and their running sums, which are exact; gradients through both. */
+static void test_log_sigmoid(void **state) {
+  (void)state;
+  enum { N = B * T * G };
+  float *log = malloc(N * sizeof *log), (*x)[N] = malloc(WAYS * sizeof *x), (*dx)[N] = malloc(WAYS * sizeof *dx);
+  for (int kind = WN_SIGMOID_LOG; kind <= WN_SIGMOID_SUMS; kind++) {
+    for (int i = 0; i < WAYS; i++) {
+      const struct wn_exec e = way(i);
+      struct wn_sigmoid a = {.kind = kind, .n = N, .T = T, .W = G, .x = x[i], .dx = dx[i]};
+      for (int k = 0; k < N; k++) x[i][k] = kind == WN_SIGMOID_LOG ? (float)number(9, k) * 20 : log[k];
+      for (int k = 0; k < N; k++) dx[i][k] = (float)number(10, k);
+      assert_ok(ctx, wn_op_sigmoid_forward(&e, &a));
+      if (kind == WN_SIGMOID_LOG) close_to(x[i], x[0], N);
+      if (kind == WN_SIGMOID_SUMS) assert_memory_equal(x[i], x[0], sizeof x[0]);
+      memcpy(x[i], x[0], sizeof x[0]);
+      assert_ok(ctx, wn_op_sigmoid_backward(&e, &a));
+      assert_null(wn_emulate_error());
+      close_to(dx[i], dx[0], N);
+    }
+    memcpy(log, x[0], sizeof x[0]);
+  }
+  free(log), free(x), free(dx);
 }
 
 static void test_elements(void **state) {
@@ -200,8 +299,9 @@ static void test_gather(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_losses),   cmocka_unit_test(test_spans),  cmocka_unit_test(test_memory_loss),
-      cmocka_unit_test(test_elements), cmocka_unit_test(test_gather),
+      cmocka_unit_test(test_losses),      cmocka_unit_test(test_spans),          cmocka_unit_test(test_memory_loss),
+      cmocka_unit_test(test_elements),    cmocka_unit_test(test_gather),         cmocka_unit_test(test_gate_share),
+      cmocka_unit_test(test_log_sigmoid), cmocka_unit_test(test_sums_in_pieces),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -48,18 +48,6 @@ static struct mech_setup drawn_shape(bool bf16) {
   return s;
 }
 
-/* Numbers of the keys are refused by name. */
-static bool refused(const struct mech_setup *s) {
-  struct wn_score_map maps[WN_SCORE_MAPS_MAX];
-  struct mech_bench m;
-  if (wn_attention_keyed(&s->c->config, 1, maps) == 0) return false;
-  mech_make(&m, s, WN_F32);
-  assert_int_equal(mech_op(&emulated, &m, &m.op, false), WN_ERR_UNSUPPORTED);
-  assert_non_null(strstr(wn_context_error(emulated.ctx), "does not serve the term \"numbers of the keys\""));
-  mech_clear(&m);
-  return true;
-}
-
 /* Every case of a mechanism alone, then pairs. */
 static void check_drawn(bool bf16, int pairs) {
   mech_list(true);
@@ -70,7 +58,7 @@ static void check_drawn(bool bf16, int pairs) {
       s.documents = s.f_in = s.control = false, s.evicts = 0, s.dk_from = 0;
       s.padded = draw(2);
     }
-    if (!refused(&s)) check_orders(&s, n % 4 && wn_emulated() ? 1 : 3);
+    check_orders(&s, n % 4 && wn_emulated() ? 1 : 3);
   }
 }
 static void test_floats(void **state) {
@@ -125,10 +113,12 @@ static void test_windows(void **state) {
       {"{\"relative\":true}", "{\"selective\":{\"bilinear\":true}}"},
       {"{\"buckets\":{\"count\":8,\"farthest\":40}}", "{\"selective\":{}}"},
       {"{\"softcap\":{\"cap\":2}}", "{\"exclusive\":{\"gate\":true}}"},
+      {"{\"forget\":true,\"fade\":true}", "{\"selective\":{},\"buckets\":{\"count\":8,\"farthest\":40}}"},
+      {"{\"forget\":true,\"softcap\":{\"cap\":2}}", "{\"write\":{\"window\":20}}"},
       {"{\"own\":true}", "{\"selective\":{}}"},
   };
   emulated.backend = &windows;
-  for (int n = 0; n < (wn_mechanism_of_test ? 10 : 8); n++) {
+  for (int n = 0; n < (wn_mechanism_of_test ? 14 : 12); n++) {
     struct mech_case c = {.number = n};
     mech_merge(&c, cases[n / 2][0], cases[n / 2][1]);
     struct mech_setup s = {.c = &c, .B = 2, .Tq = 150, .Tk = 167, .H = 2, .Hkv = 2, .D = 20, .f_in = true};
@@ -212,11 +202,13 @@ static void test_forward(void **state) {
       {"{\"sinks\":2}", "{\"relative\":true}"},
       {"{\"alibi\":true}", "{\"window\":29}"},
       {"{\"buckets\":{\"count\":8,\"farthest\":30}}", "{\"gate\":\"head\"}"},
+      {"{\"forget\":true}", "{\"write\":{\"window\":8}}"},
+      {"{\"forget\":true,\"alibi\":true}", "{\"fade\":true,\"selective\":{\"per_kv_head\":true}}"},
       {"{\"threshold\":{\"tau\":0.8}}", "{\"exclusive\":true}"},
   };
-  for (int n = 0; n < 6; n++)
+  for (int n = 0; n < 8; n++)
     for (int how = 0; how < 4; how++) { /* one row or several; slots for all heads or each */
-      const bool half = how % 2 == n % 2 && n < 5;
+      const bool half = how % 2 == n % 2 && n < 7;
       forward_case(cases[n][0], cases[n][1], how % 2 ? 1 : 16, 1 + how / 2, how > 0, half);
     }
   emulated.backend = &windows;

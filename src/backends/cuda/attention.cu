@@ -14,7 +14,7 @@ outcome run_floats(pass what, const wn_attention *c, void *scratch, int64_t rows
 /* Can the fused kernels serve the call? When scratch is measured, arrays may still be missing. */
 static bool is_fused(const wn_attention *c, bool backward, bool measures) {
   if (c->D > 128 || (c->sel.on && (c->sel.F || (c->sel.bilinear && c->row_type == WN_BF16)))) return false;
-  if (!maps_are_raw(c) || c->dropout.p * 4294967296.0 > 4294967295.0) return false;
+  if (!maps_are_raw(c, false) || c->dropout.p * 4294967296.0 > 4294967295.0) return false;
   if (backward && !measures && c->gate.on && !c->gate.ungated) return false;
   return !wn_call_lacks(c, backward ? WN_CUDA_ATTENTION_FUSED : WN_CUDA_ATTENTION_FUSED_FORWARD);
 }

@@ -11,11 +11,12 @@ enum {
   DECODE_TERMS = WN_TERM_SELECTION | WN_TERM_WINDOW | WN_TERM_STRIDED | WN_TERM_SPAN | WN_TERM_EXCLUSIVE |
                  WN_TERM_DOCUMENTS | WN_TERM_EVICTION | WN_TERM_EVICTION_BY_HEAD | WN_TERM_POSITIONS |
                  WN_TERM_POSITIONS_BY_HEAD | WN_TERM_CONSTANT_KEYS | WN_TERM_SOME_HEADS | WN_TERM_HALF | WN_TERM_BF16 |
-                 WN_TERM_SINKS | WN_TERM_GATE | WN_TERM_SCORE_MAP
+                 WN_TERM_SINKS | WN_TERM_GATE | WN_TERM_SCORE_MAP | WN_TERM_KEYED
 };
 
 bool is_decode(const wn_attention *c) {
-  if (c->Tq > DECODE_ROWS || c->D > 128 || wn_call_lacks(c, DECODE_TERMS) || !maps_are_raw(c)) return false;
+  if (c->Tq > DECODE_ROWS || c->D > 128 || wn_call_lacks(c, DECODE_TERMS)) return false;
+  if (!maps_are_raw(c, true) || wn_score_keyed(c) > DECODE_KEYED) return false;
   if (c->B * c->H * c->Tq > INT32_MAX / 2 || c->Hkv * ((c->Tq * c->H / c->Hkv + 7) / 8) > 65535) return false;
   if (!c->sel.on) return true;
   return c->Tq == 1 && c->sel.shift && !c->sel.bilinear && !c->sel.F && !(c->sel.mem && c->sel.M);
@@ -29,10 +30,12 @@ template <class T> static void launch_lanes(const decode_args &x, dim3 grid, int
                      a.strided <= 0 && !a.map.alibi && !(a.map.cap > 0);
 #define WN_DECODE(LANES, N)                                                                                            \
   do {                                                                                                                 \
-    if (plain)                                                                                                         \
-      WN_LAUNCH(grid, DECODE_THREADS, 0, stream, (attention_decode<T, LANES, N, true>), x);                            \
+    if (x.keyed > 0)                                                                                                   \
+      WN_LAUNCH(grid, DECODE_THREADS, 0, stream, (attention_decode<T, LANES, N, DECODE_ANY>), x);                      \
+    else if (plain)                                                                                                    \
+      WN_LAUNCH(grid, DECODE_THREADS, 0, stream, (attention_decode<T, LANES, N, DECODE_PLAIN>), x);                    \
     else                                                                                                               \
-      WN_LAUNCH(grid, DECODE_THREADS, 0, stream, (attention_decode<T, LANES, N, false>), x);                           \
+      WN_LAUNCH(grid, DECODE_THREADS, 0, stream, (attention_decode<T, LANES, N, DECODE_RULES>), x);                    \
   } while (0)
 #define WN_DECODE_LANES(N)                                                                                             \
   do {                                                                                                                 \
@@ -65,6 +68,8 @@ outcome run_decode(pass what, const wn_attention *c, void *scratch, cudaStream_t
     return reinterpret_cast<uintptr_t>(p) % 16 == 0 && s.b % each == 0 && s.t % each == 0 && s.h % each == 0;
   };
   x.vectors = x.a.D % each == 0 && whole(c->k, x.a.s_k) && whole(c->v, x.a.s_v);
+  for (int64_t n = 0; n < c->maps; n++)
+    if (is_keyed(c->map[n].kind->id)) x.keyed_id[x.keyed] = c->map[n].kind->id, x.keyed_map[x.keyed++] = c->map[n];
   x.queries = (int)(c->Tq * (c->H / c->Hkv));
   /* Keys before all windows are skipped. With a selection they cannot be. */
   if (x.a.window > 0 && !x.a.at && !x.a.sel.on)

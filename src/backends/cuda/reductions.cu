@@ -2,6 +2,7 @@
 // gradients of losses. One thread adds each sum; the others bring its terms to shared memory.
 #include "backends/cuda/best.cuh"
 #include "backends/cuda/launch.cuh"
+#include "ops/gates.h"
 
 enum { TERMS = 1024 }; // terms brought at a time
 
@@ -116,6 +117,76 @@ wn_status wn_cuda_memory_loss_backward(const struct wn_exec *exec, const struct 
   return wn_cuda_launched(exec, "memory_loss");
 }
 
+// The rows of token t's document from t on; 0: padding. Starts never fall along a sequence.
+static __device__ int64_t rows_left(const memory_rows &a, int64_t b, int64_t t) {
+  const int64_t count = a.count ? a.count[b] : a.T;
+  const int32_t *start = a.doc_start ? a.doc_start + b * a.T : nullptr;
+  if (t >= count) return 0;
+  int64_t low = t + 1, high = count;
+  while (start && low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (start[middle] == start[t])
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return high - t;
+}
+// What all keys would count if nothing were given up, for every thread; 1 without keys. Whole numbers, in any order.
+static __device__ double gate_all(const memory_rows &a, bool ages) {
+  double mine = 0;
+  for (int64_t i = threadIdx.x; i < a.B * a.T; i += blockDim.x) {
+    const int64_t left = rows_left(a, i / a.T, i % a.T);
+    mine += (double)(ages || left == 0 ? left : 1);
+  }
+  const double all = wn_block_sum(mine);
+  return all > 0 ? all * (double)a.G : 1;
+}
+// a.G is the number of heads.
+static __global__ void gate_share_kernel(memory_rows a, bool ages, const float *c, double *sum) {
+  const double all = gate_all(a, ages);
+  const double total = sum_in_order(0.0, a.B * a.T * a.G, [=](int64_t i) {
+    const int64_t left = rows_left(a, i / a.G / a.T, i / a.G % a.T);
+    double slope;
+    return left > 0 ? wn_gate_kept(ages, (double)c[i], left, &slope) : 0.0;
+  });
+  if (threadIdx.x == 0) *sum = total / all;
+}
+struct gate_limit {
+  double scale, most;
+  const double *sums;
+  int64_t layers;
+};
+static __global__ void gate_share_back_kernel(memory_rows a, bool ages, gate_limit of, const float *c, float *dc) {
+  double kept = 0;
+  for (int64_t l = 0; of.sums && l < of.layers; l++) kept += of.sums[l] / (double)of.layers;
+  if (of.sums && !(kept > of.most)) return;
+  const double each = of.scale / gate_all(a, ages);
+  WN_GRID_LOOP(i, a.B * a.T * a.G) {
+    const int64_t left = rows_left(a, i / a.G / a.T, i / a.G % a.T);
+    double slope;
+    if (left == 0) continue;
+    wn_gate_kept(ages, (double)c[i], left, &slope);
+    dc[i] = (float)((double)dc[i] + each * slope);
+  }
+}
+static memory_rows gate_rows_of(const struct wn_gate_share *a) {
+  return {a->B, a->heads, a->T, a->doc_start, a->count};
+}
+wn_status wn_cuda_gate_share_forward(const struct wn_exec *exec, const struct wn_gate_share *a) {
+  WN_LAUNCH(1, WN_CUDA_THREADS, 0, wn_cuda_stream(exec), gate_share_kernel, gate_rows_of(a), a->ages,
+            static_cast<const float *>(a->c), a->sum);
+  return wn_cuda_launched(exec, "gate_share");
+}
+// Few blocks, as each counts the keys.
+wn_status wn_cuda_gate_share_backward(const struct wn_exec *exec, const struct wn_gate_share *a) {
+  const unsigned blocks = wn_cuda_blocks(a->B * a->T * a->heads);
+  WN_LAUNCH(blocks < 32 ? blocks : 32, WN_CUDA_THREADS, 0, wn_cuda_stream(exec), gate_share_back_kernel,
+            gate_rows_of(a), a->ages, gate_limit{a->scale, a->most, a->sums, a->layers},
+            static_cast<const float *>(a->c), static_cast<float *>(a->dc));
+  return wn_cuda_launched(exec, "gate_share");
+}
+
 // y = f x + h y.
 static __global__ void mix_kernel(int64_t n, double f, double h, const double *sumsq, const float *x, float *y) {
   const float factor = (float)(sumsq ? f / (sqrt(*sumsq) + 1e-7) : f), rest = (float)h;
@@ -154,17 +225,73 @@ static __global__ void sigmoid_kernel(int64_t n, float *x) {
 static __global__ void sigmoid_back_kernel(int64_t n, const float *x, float *dx) {
   WN_GRID_LOOP(i, n) dx[i] *= x[i] * (1.0f - x[i]);
 }
+static __global__ void log_sigmoid_kernel(int64_t n, float *x) {
+  WN_GRID_LOOP(i, n) {
+    const double v = (double)x[i], y = fmin(v, 0.0) - log1p(exp(-fabs(v))), unit = WN_LOG_SIGMOID_UNIT(false);
+    x[i] = (float)(nearbyint(y / unit) * unit);
+  }
+}
+static __global__ void log_sigmoid_back_kernel(int64_t n, const float *x, float *dx) {
+  WN_GRID_LOOP(i, n) dx[i] = (float)((double)dx[i] * -expm1((double)x[i]));
+}
+// set(t, `sum` and the terms up to t): a block has a column, a thread a run of its tokens.
+template <class Term, class Set> static __device__ void running_sums(double sum, int64_t T, Term term, Set set) {
+  WN_SHARED(double, parts, [WN_CUDA_THREADS]);
+  const int64_t each = (T + WN_CUDA_THREADS - 1) / WN_CUDA_THREADS, from = threadIdx.x * each;
+  const int64_t to = from + each < T ? from + each : T;
+  double mine = 0;
+  for (int64_t t = from; t < to; t++) mine += term(t);
+  parts[threadIdx.x] = mine;
+  __syncthreads();
+  for (int n = 0; n < (int)threadIdx.x; n++) sum += parts[n];
+  for (int64_t t = from; t < to; t++) set(t, sum += term(t));
+}
+// Forward's sums are exact (ops.h), so their bits are the CPU's whatever their order is.
+static __global__ void sums_kernel(int64_t T, int64_t W, struct wn_stride s, float *x, const double *before,
+                                   double *after) {
+  const int64_t w = blockIdx.x;
+  float *at = x + w / W * s.b + w % W * s.h;
+  running_sums(
+      before ? before[w] : 0.0, T, [=](int64_t t) { return (double)at[t * s.t]; },
+      [=](int64_t t, double sum) {
+        at[t * s.t] = (float)sum;
+        if (after && t == T - 1) after[w] = sum;
+      });
+}
+static __global__ void sums_back_kernel(int64_t T, int64_t W, const float *x, float *dx) {
+  const int64_t first = blockIdx.x / W * T * W + blockIdx.x % W;
+  const float *at = x + first;
+  float *d = dx + first;
+  running_sums(
+      0.0, T, [=](int64_t t) { return (double)d[(T - 1 - t) * W]; },
+      [=](int64_t t, double sum) {
+        const int64_t i = T - 1 - t;
+        d[i * W] = (float)(sum * -expm1((double)at[i * W] - (i > 0 ? (double)at[(i - 1) * W] : 0.0)));
+      });
+}
 wn_status wn_cuda_sigmoid_forward(const struct wn_exec *exec, const struct wn_sigmoid *a) {
+  float *x = static_cast<float *>(a->x);
+  const cudaStream_t stream = wn_cuda_stream(exec);
   if (a->n == 0) return WN_OK;
-  if (a->kind != WN_SIGMOID) /* of the terms that attention does not serve here */
-    return wn_fail(exec->ctx, WN_ERR_UNSUPPORTED, "sigmoid: backend cuda computes no logarithms");
-  WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), sigmoid_kernel, a->n,
-            static_cast<float *>(a->x));
+  if (a->kind == WN_SIGMOID)
+    WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, stream, sigmoid_kernel, a->n, x);
+  else if (a->kind == WN_SIGMOID_LOG)
+    WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, stream, log_sigmoid_kernel, a->n, x);
+  else
+    WN_LAUNCH((unsigned)(a->n / a->T), WN_CUDA_THREADS, 0, stream, sums_kernel, a->T, a->W, wn_sums_stride(a), x,
+              a->from, a->to);
   return wn_cuda_launched(exec, "sigmoid");
 }
 wn_status wn_cuda_sigmoid_backward(const struct wn_exec *exec, const struct wn_sigmoid *a) {
+  const float *x = static_cast<const float *>(a->x);
+  float *dx = static_cast<float *>(a->dx);
+  const cudaStream_t stream = wn_cuda_stream(exec);
   if (a->n == 0) return WN_OK;
-  WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), sigmoid_back_kernel, a->n,
-            static_cast<const float *>(a->x), static_cast<float *>(a->dx));
+  if (a->kind == WN_SIGMOID)
+    WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, stream, sigmoid_back_kernel, a->n, x, dx);
+  else if (a->kind == WN_SIGMOID_LOG)
+    WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, stream, log_sigmoid_back_kernel, a->n, x, dx);
+  else
+    WN_LAUNCH((unsigned)(a->n / a->T), WN_CUDA_THREADS, 0, stream, sums_back_kernel, a->T, a->W, x, dx);
   return wn_cuda_launched(exec, "sigmoid");
 }

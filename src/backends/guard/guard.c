@@ -78,7 +78,8 @@ static const struct guard_field clamp_fields[GUARD_FIELDS] = {GUARD(clamp, x)};
 static const struct guard_field convert_fields[GUARD_FIELDS] = {GUARD(convert, x), GUARD(convert, y)};
 static const struct guard_field gather_fields[GUARD_FIELDS] = {GUARD(gather, x), GUARD(gather, index),
                                                                GUARD(gather, y)};
-static const struct guard_field sigmoid_fields[GUARD_FIELDS] = {GUARD(sigmoid, x), GUARD(sigmoid, dx)};
+static const struct guard_field sigmoid_fields[GUARD_FIELDS] = {GUARD(sigmoid, x), GUARD(sigmoid, dx),
+                                                                GUARD(sigmoid, from), GUARD(sigmoid, to)};
 static const struct guard_field loss_sums_fields[GUARD_FIELDS] = {GUARD(loss_sums, loss), GUARD(loss_sums, hit),
                                                                   GUARD(loss_sums, targets), GUARD(loss_sums, sums)};
 static const struct guard_field span_sum_fields[GUARD_FIELDS] = {GUARD(span_sum, row_count), GUARD(span_sum, z),

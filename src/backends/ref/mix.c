@@ -50,9 +50,11 @@ static wn_status NAME(sigmoid_forward)(const struct wn_exec *exec, const struct 
     for (int64_t i = 0; i < a->n; i++) x[i] = NAME(log_sigmoid)((double)x[i]);
   else
     for (int64_t w = 0; w < a->n / a->T; w++) { /* a column of a sequence */
-      REAL *at = x + w / a->W * a->T * a->W + w % a->W;
-      double sum = 0;
-      for (int64_t t = 0; t < a->T; t++) at[t * a->W] = (REAL)(sum += (double)at[t * a->W]);
+      const struct wn_stride s = wn_sums_stride(a);
+      REAL *at = x + w / a->W * s.b + w % a->W * s.h;
+      double sum = a->from ? a->from[w] : 0;
+      for (int64_t t = 0; t < a->T; t++) at[t * s.t] = (REAL)(sum += (double)at[t * s.t]);
+      if (a->to) a->to[w] = sum;
     }
   return WN_OK;
 }

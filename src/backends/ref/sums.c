@@ -2,26 +2,8 @@
 #ifndef REAL
 #include "backends/ref/ref.h"
 #include "ops/documents.h"
+#include "ops/gates.h"
 
-#include <math.h>
-
-/* The sum of e^(a c) over a < n, and its slope in c: a geometric series, by its first terms where c is so small that
- * the quotient of differences loses its digits. */
-static double gate_ages(double c, double n, double *slope) {
-  if (fabs(n * c) < 1e-4) {
-    const double ages = n * (n - 1) / 2, squares = ages * (2 * n - 1) / 3;
-    *slope = ages + c * squares;
-    return n + c * ages + c * c / 2 * squares;
-  }
-  const double whole = expm1(n * c), one = expm1(c);
-  *slope = (n * (whole + 1) * one - whole * (one + 1)) / (one * one);
-  return whole / one;
-}
-/* What a key counts that `rows` rows of its document see, itself among them. */
-static double gate_kept(const struct wn_gate_share *a, double c, int64_t rows, double *slope) {
-  if (a->ages) return gate_ages(c, (double)rows, slope);
-  return *slope = exp(c);
-}
 static struct wn_documents gate_documents(const struct wn_gate_share *a) {
   return (struct wn_documents){.B = a->B, .T = a->T, .doc_start = a->doc_start, .count = a->count};
 }
@@ -135,7 +117,7 @@ static wn_status NAME(gate_share_forward)(const struct wn_exec *exec, const stru
   for (struct wn_document d = {0}; wn_document_next(&rows, &d);)
     for (int64_t t = d.first; t < d.end; t++)
       for (int64_t h = 0; h < a->heads; h++)
-        sum += gate_kept(a, (double)c[(d.b * a->T + t) * a->heads + h], d.end - t, &slope);
+        sum += wn_gate_kept(a->ages, (double)c[(d.b * a->T + t) * a->heads + h], d.end - t, &slope);
   *a->sum = sum / gate_all(a);
   return WN_OK;
 }
@@ -153,7 +135,7 @@ static wn_status NAME(gate_share_backward)(const struct wn_exec *exec, const str
     for (int64_t t = d.first; t < d.end; t++)
       for (int64_t h = 0; h < a->heads; h++) {
         const int64_t i = (d.b * a->T + t) * a->heads + h;
-        gate_kept(a, (double)c[i], d.end - t, &slope);
+        wn_gate_kept(a->ages, (double)c[i], d.end - t, &slope);
         dc[i] = (REAL)((double)dc[i] + each * slope);
       }
   return WN_OK;

@@ -16,7 +16,8 @@
   WN_TERM struct wn_score_slope_##REAL admit_slope_##REAL(const struct wn_score_map *t, REAL y,                        \
                                                           struct wn_score_pair_##REAL at) {                            \
     (void)y;                                                                                                           \
-    return (struct wn_score_slope_##REAL){.logit = 1, .key = at.x >= (REAL)t->number[0] ? 1 : 0};                      \
+    const struct wn_score_slope_##REAL slope = {1, 0, (REAL)(at.x >= (REAL)t->number[0] ? 1 : 0)};                     \
+    return slope;                                                                                                      \
   }
 ADMIT_OF(float)
 ADMIT_OF(double)

@@ -19,7 +19,8 @@
   WN_TERM struct wn_score_slope_##REAL fade_slope_##REAL(const struct wn_score_map *t, REAL y,                         \
                                                          struct wn_score_pair_##REAL at) {                             \
     (void)t;                                                                                                           \
-    return (struct wn_score_slope_##REAL){.logit = fade_left_##REAL(at), .key = at.x > 0 ? at.x *y : 0};               \
+    const struct wn_score_slope_##REAL slope = {fade_left_##REAL(at), 0, at.x > 0 ? at.x *y : 0};                      \
+    return slope;                                                                                                      \
   }
 WN_TERM float fade_exp(float x) {
   return wn_term_exp(x > -87.0f ? x : -87.0f);

@@ -16,7 +16,8 @@
   WN_TERM struct wn_score_slope_##REAL forget_slope_##REAL(const struct wn_score_map *t, REAL y,                       \
                                                            struct wn_score_pair_##REAL at) {                           \
     (void)t, (void)y, (void)at;                                                                                        \
-    return (struct wn_score_slope_##REAL){.logit = 1, .row = 1, .key = -1};                                            \
+    const struct wn_score_slope_##REAL slope = {1, 1, -1};                                                             \
+    return slope;                                                                                                      \
   }
 FORGET_OF(float)
 FORGET_OF(double)

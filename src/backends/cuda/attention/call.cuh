@@ -35,12 +35,17 @@ outcome run_stored(pass what, const wn_attention *c, void *scratch, int64_t rows
 /* The evictions of a call's rows; MEASURE_FORWARD: only measures scratch. */
 outcome run_evictions(pass what, const wn_evictions *op, void *scratch, cudaStream_t stream);
 
-/* Are a call's maps ALiBi, soft-capping, or both in this order, so that they can be applied to raw logits? */
-inline bool maps_are_raw(const wn_attention *c) {
-  if (c->maps > 0 && !(c->scale > 0)) return false;
-  for (int64_t n = 0; n < c->maps; n++)
-    if (c->map[n].kind->id < (n > 0 ? WN_SCORE_SOFTCAP : WN_SCORE_ALIBI)) return false;
-  return c->maps < 3;
+WN_BOTH bool is_keyed(wn_score_id id) {
+  return id >= WN_SCORE_FORGET && id <= WN_SCORE_FADE;
+}
+/* Are a call's maps ALiBi, soft-capping, or both in this order, so that they can be applied to raw logits? keyed: there
+ * may be keyed maps between them. */
+inline bool maps_are_raw(const wn_attention *c, bool keyed) {
+  int64_t n = 0;
+  if (n < c->maps && c->map[n].kind->id == WN_SCORE_ALIBI) n++;
+  while (keyed && n < c->maps && is_keyed(c->map[n].kind->id)) n++;
+  if (n < c->maps && c->map[n].kind->id == WN_SCORE_SOFTCAP) n++;
+  return n == c->maps && (c->maps == 0 || c->scale > 0);
 }
 outcome run_sm90(pass what, const wn_attention *c, void *scratch, int64_t rows, cudaStream_t stream);
 /* Forward of at most this many rows over a cache is decoding, if decoding serves the call. */

@@ -23,7 +23,7 @@ struct column_place {
 
 /* Computes F of the chunk's rows from S, which is replaced by the selecting logits. Grid: keys in blocks, groups,
  * sequences. */
-static __global__ void __launch_bounds__(STORED_THREADS) stored_select(const stored_args s) {
+template <bool KEYED> __global__ void __launch_bounds__(STORED_THREADS) stored_select(const stored_args s) {
   const attention_args &a = s.a;
   const column_place c(s);
   if (c.j >= s.ld) return;
@@ -45,7 +45,8 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_select(const sto
       } else {
         const float *by_distance =
             s.relative.P > 0 ? s.relative.row + matrix_row(s, c.b, a.H, c.head, i, s.relative.ld) : nullptr;
-        base = stored_logit(s, terms, *S, by_distance, stored_distance(s, c.b, c.kv, row, c.j));
+        base = stored_logit<KEYED>(s, terms, *S, by_distance, stored_distance(s, c.b, c.kv, row, c.j),
+                                   {c.b, c.kv, row.position, c.j});
       }
       if (!a.sel.relu || base > 0) selected = strength * base;
     }

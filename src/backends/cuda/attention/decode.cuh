@@ -16,7 +16,13 @@
 
 namespace wn_cuda {
 
-enum decode_sizes { DECODE_WARPS = 4, DECODE_THREADS = 32 * DECODE_WARPS, DECODE_AHEAD = 4, DECODE_SPLITS = 64 };
+enum decode_sizes {
+  DECODE_WARPS = 4,
+  DECODE_THREADS = 32 * DECODE_WARPS,
+  DECODE_AHEAD = 4,
+  DECODE_SPLITS = 64,
+  DECODE_KEYED = 3
+};
 
 struct decode_args {
   attention_args a;
@@ -28,7 +34,13 @@ struct decode_args {
   float *part;       /* [B,Hkv,queries,splits,D] */
   float *selected;   /* [B,G,Tk] what the row selects, or NULL */
   int select_kv, select_query; /* the selecting query; its key-value head, < 0: each */
+  int keyed;
+  wn_score_id keyed_id[DECODE_KEYED];
+  wn_score_map keyed_map[DECODE_KEYED];
 };
+/* Kernels for calls: whose rows can be read in 16-byte vectors, without rules but causality, spans and score maps; for
+ * others without keyed maps; for all. */
+enum decode_kind { DECODE_PLAIN, DECODE_RULES, DECODE_ANY };
 
 /* 16 bytes of a row in the cache. */
 struct decode_float {
@@ -102,11 +114,19 @@ template <int LANES, int QV> __device__ __forceinline__ float decode_sums(float 
   return x[0];
 }
 
-/* Grid: splits, key-value heads times parts of their queries, sequences. PLAIN: rows can be read in 16-byte vectors,
- * and there are no rules but causality, no spans and no score maps. */
-template <class T, int LANES, int QV, bool PLAIN>
+/* The raw logit after keyed maps. */
+__device__ __forceinline__ float decode_keyed(const decode_args &x, float s, const keyed_place &at, int distance) {
+  float logit = x.a.scale * s;
+  for (int n = 0; n < x.keyed; n++)
+    logit = keyed_forward(x.keyed_id[n], x.keyed_map[n], logit, keyed_at(x.keyed_map[n], at, distance));
+  return logit / x.a.scale;
+}
+
+/* Grid: splits, key-value heads times parts of their queries, sequences. */
+template <class T, int LANES, int QV, decode_kind KIND>
 __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const decode_args x) {
   constexpr int EACH = T::EACH, GROUPS = 32 / LANES, AHEAD = DECODE_AHEAD, WIDTH = LANES * EACH;
+  constexpr bool PLAIN = KIND == DECODE_PLAIN, KEYED = KIND == DECODE_ANY;
   WN_SHARED(float, all_most, [DECODE_WARPS][QV]);
   WN_SHARED(float, all_sum, [DECODE_WARPS][QV]);
   WN_SHARED(float, all_out, [DECODE_WARPS][QV][WIDTH]);
@@ -131,7 +151,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
   const int head = kv * heads + query % heads, position = row + a.offset, first = document(a, b, position);
   const int g = kv / (a.Hkv / a.G);
   const float z = !PLAIN && a.span.on ? span_ratio(a, b, head, row) : 0.0f;
-  const bool maps = !PLAIN && (a.map.alibi || a.map.cap > 0);
+  const bool maps = KEYED || (!PLAIN && (a.map.alibi || a.map.cap > 0));
   const float slope = maps ? raw_slope<all_terms>(a, head) : 0.0f;
   const bool rules = !PLAIN && (has_rules<no_terms>(a) || a.at);
   const float *F = a.sel.on && a.sel.f_in ? a.sel.f_in + ((int64_t)b * a.G + g) * a.sel.f_stride : nullptr;
@@ -171,7 +191,13 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
         for (int e = 0; e < EACH; e++) part[n] = fmaf(q[n][e], key[e], part[n]);
       }
       s[u] = decode_sums<LANES, QV>(part, lane);
-      if (maps) s[u] = map_logit(a, slope, s[u], distance<true>(a, b, kv, position, min(j, a.Tk - 1)));
+      if constexpr (KEYED) {
+        const int at = min(j, a.Tk - 1), apart = distance<true>(a, b, kv, position, at);
+        s[u] = decode_keyed(x, fmaf(-slope, (float)apart, s[u]), {b, kv, position, at}, apart);
+        s[u] = map_logit(a, 0, s[u], apart);
+      } else if (maps) {
+        s[u] = map_logit(a, slope, s[u], distance<true>(a, b, kv, position, min(j, a.Tk - 1)));
+      }
       if (writes && j < j1) {
         const float l = a.sel.relu ? fmaxf(a.scale * s[u], 0.0f) : a.scale * s[u];
         x.selected[((int64_t)b * a.G + g) * a.Tk + j] = may_select(a, b, g, position, first, j) ? strength * l : 0.0f;

@@ -72,7 +72,7 @@ __device__ __forceinline__ int keep_heaviest(const stored_args &s, float *w, con
 }
 
 /* Fills W with the logits of keys that are seen, -inf for others. Grid: rows of the chunk, heads, sequences. */
-static __global__ void __launch_bounds__(STORED_THREADS) stored_logits(const stored_args s) {
+template <bool KEYED> __global__ void __launch_bounds__(STORED_THREADS) stored_logits(const stored_args s) {
   const attention_args &a = s.a;
   const int h = blockIdx.y, b = blockIdx.z, kv = h / (a.H / a.Hkv), g = h / (a.H / a.G);
   const row_place row(s, b, blockIdx.x);
@@ -91,7 +91,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_logits(const sto
     const bool on_edge = edge && span_edge(a, z, x);
     float logit = -INFINITY;
     if ((m > 0 || on_edge) && stored_sees(s, b, kv, row, j, x)) {
-      logit = stored_logit(s, head, s.raw[at + j], by_distance, x);
+      logit = stored_logit<KEYED>(s, head, s.raw[at + j], by_distance, x, {b, kv, row.position, j});
       if (F) logit -= F[j];
       if (on_edge) *edge = logit;
       if (m < 1) logit += logf(m);

@@ -105,24 +105,55 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_rows_back(const 
   if (threadIdx.x == 0) a.span.dz[((int64_t)b * a.H + h) * a.Tq + row.i] = span_cut(dz);
 }
 
-/* From dA to the gradient of q . k, and by distance that of q . p. Grid: as for
- * stored_weights. */
-static __global__ void __launch_bounds__(STORED_THREADS) stored_logits_back(const stored_args s) {
+/* The gradient of the mapped logits of row i of head h: dA, or for a selecting head the sum of dA and X. */
+struct mapped_row {
+  const float *dA, *X, *raw, *by_distance;
+  __device__ __forceinline__ mapped_row(const stored_args &s, int b, int h, int i) {
+    const attention_args &a = s.a;
+    const int64_t at = matrix_row(s, b, a.H, h, i, s.ld);
+    const bool selects = a.sel.on && a.sel.joins && h % (a.H / a.G) == a.sel.head;
+    dA = s.dA + at, raw = s.raw + at;
+    X = selects ? s.S + matrix_row(s, b, a.G, h / (a.H / a.G), i, s.ld) : nullptr;
+    by_distance = s.relative.P > 0 ? s.relative.row + matrix_row(s, b, a.H, h, i, s.relative.ld) : nullptr;
+  }
+  __device__ __forceinline__ float gradient(int j) const { return dA[j] + (X ? X[j] : 0.0f); }
+};
+
+/* What the keys' own numbers get from the rows of a head, each thread a key; before stored_logits_back, which adds what
+ * the rows' own keys get. Grid: keys in blocks, heads, sequences. */
+static __global__ void __launch_bounds__(STORED_THREADS) stored_numbers_back(const stored_args s) {
   const attention_args &a = s.a;
-  const int h = blockIdx.y, b = blockIdx.z, g = h / (a.H / a.G);
+  const int j = blockIdx.x * STORED_THREADS + threadIdx.x, h = blockIdx.y, b = blockIdx.z, kv = h / (a.H / a.Hkv);
+  if (j >= a.Tk) return;
+  const head_terms head(s, h);
+  float own[WN_SCORE_MAPS_MAX] = {}, key[WN_SCORE_MAPS_MAX] = {};
+  for (int i = 0; i < a.rows; i++) {
+    const row_place row(s, b, i);
+    const mapped_row of(s, b, h, i);
+    if (j < row.first || j > row.last) continue;
+    stored_logit_back<true>(s, head, of.raw[j], of.by_distance, row.position - j, {b, kv, row.position, j},
+                            of.gradient(j), own, key);
+  }
+#pragma unroll
+  for (int n = 0; n < WN_SCORE_MAPS_MAX; n++)
+    if (n < s.maps) s.numbers[(((int64_t)n * a.B + b) * a.H + h) * s.ld + j] += key[n];
+}
+
+/* From dA to the gradient of q . k, and by distance that of q . p. Grid: as for stored_weights. */
+template <bool KEYED> __global__ void __launch_bounds__(STORED_THREADS) stored_logits_back(const stored_args s) {
+  const attention_args &a = s.a;
+  const int h = blockIdx.y, b = blockIdx.z, kv = h / (a.H / a.Hkv);
   const row_place row(s, b, blockIdx.x);
-  const int64_t at = matrix_row(s, b, a.H, h, blockIdx.x, s.ld);
-  float *dA = s.dA + at;
-  const bool selects = a.sel.on && a.sel.joins && h % (a.H / a.G) == a.sel.head;
-  const float *X = selects ? s.S + matrix_row(s, b, a.G, g, blockIdx.x, s.ld) : nullptr;
+  const mapped_row of(s, b, h, blockIdx.x);
+  float *dA = s.dA + matrix_row(s, b, a.H, h, blockIdx.x, s.ld);
   float *by_distance =
       s.relative.P > 0 ? s.relative.row + matrix_row(s, b, a.H, h, blockIdx.x, s.relative.ld) : nullptr;
   const head_terms head(s, h);
+  float own[WN_SCORE_MAPS_MAX] = {}, key[WN_SCORE_MAPS_MAX] = {};
   for (int j = row.first + threadIdx.x; j <= row.last; j += STORED_THREADS) {
     const int x = row.position - j;
-    float d = dA[j] + (X ? X[j] : 0.0f);
-    if (is_curved(s))
-      d *= softcap_backward_float(&s.map[s.maps - 1], stored_logit(s, head, s.raw[at + j], by_distance, x));
+    const float d = stored_logit_back<KEYED>(s, head, of.raw[j], by_distance, x, {b, kv, row.position, j},
+                                             of.gradient(j), own, key);
     dA[j] = d;
     if (by_distance && x < s.relative.P) by_distance[x] = d;
   }
@@ -130,6 +161,27 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_logits_back(cons
     for (int x = row.position - row.first + 1 + threadIdx.x; x < s.relative.ld; x += STORED_THREADS) by_distance[x] = 0;
   if (by_distance && s.relative.P <= row.position - row.first) /* columns after the last */
     for (int x = s.relative.P + threadIdx.x; x < s.relative.ld; x += STORED_THREADS) by_distance[x] = 0;
+  if constexpr (KEYED) {
+    if (!s.numbers) return;
+#pragma unroll
+    for (int n = 0; n < WN_SCORE_MAPS_MAX; n++) {
+      if (n >= s.maps) break;
+      const float sum = wn_block_sum(own[n]);
+      if (threadIdx.x == 0) s.numbers[(((int64_t)n * a.B + b) * a.H + h) * s.ld + row.position] += sum;
+    }
+  }
+}
+
+/* Stores the gradients of map n's numbers, summed over the heads of a key, from key `from` on. Grid: keys in blocks,
+ * key-value heads, sequences. */
+static __global__ void __launch_bounds__(STORED_THREADS)
+    stored_numbers(const stored_args s, int n, float *to, stride by, int from) {
+  const attention_args &a = s.a;
+  const int j = blockIdx.x * STORED_THREADS + threadIdx.x, kv = blockIdx.y, b = blockIdx.z, share = a.H / a.Hkv;
+  if (j < from || j >= a.Tk) return;
+  float sum = 0;
+  for (int h = kv * share; h < (kv + 1) * share; h++) sum += s.numbers[(((int64_t)n * a.B + b) * a.H + h) * s.ld + j];
+  to[b * by.b + j * by.t + kv * by.h] = sum;
 }
 
 static __global__ void __launch_bounds__(256) stored_clear(float *x, int64_t n) {

@@ -44,6 +44,7 @@ struct stored_args {
   int maps;
   wn_score_map map[WN_SCORE_MAPS_MAX]; /* kind is the host's */
   wn_score_id id[WN_SCORE_MAPS_MAX];
+  float *numbers; /* [maps,B,H,ld] the gradients of the keys' numbers of keyed maps, by head; NULL: not wanted */
   struct {
     int n, ld;
     float *row, *back; /* [B,H,R,ld] like W and dA */
@@ -109,8 +110,9 @@ struct head_terms {
   }
 };
 /* The logit for a product q . k at distance x. by_distance: the row of q . p. The product has other biases already. */
+template <bool KEYED>
 __device__ __forceinline__ float stored_logit(const stored_args &s, const head_terms &head, float product,
-                                              const float *by_distance, int x) {
+                                              const float *by_distance, int x, const keyed_place &pair) {
   if (by_distance && x < s.relative.P) product += by_distance[x];
   float logit = s.a.scale * product;
   wn_score_at at = head.at;
@@ -118,6 +120,8 @@ __device__ __forceinline__ float stored_logit(const stored_args &s, const head_t
   for (int n = 0; n < s.maps; n++) {
     if (s.id[n] == WN_SCORE_BUCKETS) logit += (float)buckets_value(&s.map[n], 0, at);
     if (s.id[n] == WN_SCORE_ALIBI) logit += (float)alibi_value(&s.map[n], head.slope, at);
+    if constexpr (KEYED)
+      if (is_keyed(s.id[n])) logit = keyed_forward(s.id[n], s.map[n], logit, keyed_at(s.map[n], pair, x));
     if (s.id[n] == WN_SCORE_SOFTCAP) logit = softcap_forward_float(&s.map[n], logit);
   }
   return logit;
@@ -127,6 +131,27 @@ __device__ __forceinline__ bool is_curved(const stored_args &s) {
 }
 __device__ __forceinline__ int stored_distance(const stored_args &s, int b, int kv, const row_place &row, int j) {
   return s.open ? row.i - j : distance<true>(s.a, b, kv, row.position, j);
+}
+
+/* From the gradient d of a pair's mapped logit to that of the logit. With keyed maps, adds what the numbers of the
+ * row's own key get to row[n], and of the key to key[n]. */
+template <bool KEYED>
+__device__ __forceinline__ float stored_logit_back(const stored_args &s, const head_terms &head, float product,
+                                                   const float *by_distance, int x, const keyed_place &pair, float d,
+                                                   float (&row)[WN_SCORE_MAPS_MAX], float (&key)[WN_SCORE_MAPS_MAX]) {
+  const bool bends = s.maps > 0 && (is_curved(s) || (KEYED && s.id[s.maps - 1] == WN_SCORE_FADE));
+  const float y = bends ? stored_logit<KEYED>(s, head, product, by_distance, x, pair) : 0.0f;
+  if (is_curved(s)) d *= softcap_backward_float(&s.map[s.maps - 1], y);
+  if constexpr (KEYED) {
+#pragma unroll
+    for (int n = WN_SCORE_MAPS_MAX - 1; n >= 0; n--) { /* only the last may depend on y */
+      if (n >= s.maps || !is_keyed(s.id[n])) continue;
+      const wn_score_slope_float slope = keyed_slope(s.id[n], s.map[n], y, keyed_at(s.map[n], pair, x));
+      row[n] = fmaf(d, slope.row, row[n]), key[n] = fmaf(d, slope.key, key[n]);
+      d *= slope.logit;
+    }
+  }
+  return d;
 }
 
 __device__ __forceinline__ float block_max(float x) {

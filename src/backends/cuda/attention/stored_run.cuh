@@ -62,8 +62,9 @@ struct stored_call {
   }
 
   bool keeps_products() const { /* score maps need them again */
-    return backward_pass && wn_score_curve(c);
+    return backward_pass && wn_score_bends(c);
   }
+  bool keyed() const { return wn_score_keyed(c) > 0; }
   bool changes_output() const { return s.a.gate.on || s.a.exclusive.on; }
 
   /* Scratch grows with every size of the call, so scratch for a larger call suffices for a smaller one. */
@@ -111,6 +112,7 @@ struct stored_call {
     sum.by_distance = scratch.take<float>(wn_score_learns(c) ? c->H * distances_apart() : 0);
     sum.sink_k = scratch.take<float>(c->Hkv * c->sinks.n * c->D);
     sum.sink_v = scratch.take<float>(c->Hkv * c->sinks.n * c->D);
+    s.numbers = keyed() ? scratch.take<float>(c->maps * c->B * c->H * s.ld) : nullptr;
     s.sum_dv = sum.dv;
     sums_bytes = scratch.used - sums_from;
   }
@@ -241,7 +243,8 @@ struct stored_call {
   void select_rows() {
     dot(on_selection(), selecting(false), selecting(true));
     if (!c->sel.bilinear) add_biases(true);
-    WN_LAUNCH(by_column(s.ld, s.a.G), dim3(STORED_THREADS), 0, stream, stored_select, s);
+    WN_LAUNCH(by_column(s.ld, s.a.G), dim3(STORED_THREADS), 0, stream,
+              keyed() ? stored_select<true> : stored_select<false>, s);
   }
   void weigh() {
     dot(on_keys(s.raw), queries(), keys());
@@ -249,7 +252,7 @@ struct stored_call {
     if (s.relative.P > 0) dot(on_distances(), queries(), distances());
     if (s.sinks.n > 0) dot(on_sinks(s.sinks.row), queries(), sink_rows(c->sinks.k));
     if (s.a.sel.on) select_rows();
-    WN_LAUNCH(by_row(), dim3(STORED_THREADS), 0, stream, stored_logits, s);
+    WN_LAUNCH(by_row(), dim3(STORED_THREADS), 0, stream, keyed() ? stored_logits<true> : stored_logits<false>, s);
     WN_LAUNCH(by_row(), dim3(STORED_THREADS), 0, stream, stored_weights, s);
     if (s.threshold.on) WN_LAUNCH(by_row(), dim3(STORED_THREADS), 0, stream, stored_threshold, s);
   }
@@ -305,8 +308,12 @@ struct stored_call {
     if (s.sinks.n > 0) dot(on_sinks(s.sinks.back), gradients(), sink_rows(c->sinks.v));
     WN_LAUNCH(by_row(), dim3(STORED_THREADS), 0, stream, stored_rows_back, s);
     if (s.a.sel.on) WN_LAUNCH(by_column(s.ld, s.a.G), dim3(STORED_THREADS), 0, stream, stored_select_back, s);
-    if ((s.a.sel.on && s.a.sel.joins) || keeps_products() || s.relative.P > 0)
-      WN_LAUNCH(by_row(), dim3(STORED_THREADS), 0, stream, stored_logits_back, s);
+    if (keyed()) {
+      WN_LAUNCH(by_column(c->Tk, c->H), dim3(STORED_THREADS), 0, stream, stored_numbers_back, s);
+      WN_LAUNCH(by_row(), dim3(STORED_THREADS), 0, stream, stored_logits_back<true>, s);
+    } else if ((s.a.sel.on && s.a.sel.joins) || keeps_products() || s.relative.P > 0) {
+      WN_LAUNCH(by_row(), dim3(STORED_THREADS), 0, stream, stored_logits_back<false>, s);
+    }
     if (wn_score_learns(c))
       WN_LAUNCH(dim3((unsigned)((distances_apart() + STORED_THREADS - 1) / STORED_THREADS), (unsigned)c->H),
                 dim3(STORED_THREADS), 0, stream, score_sum, on_map(0, false));
@@ -369,6 +376,10 @@ struct stored_call {
       store(sum.sink_k, c->sinks.n, 0, c->Hkv, 1, c->sinks.dk, FLOATS, by, s.a.scale, true);
       store(sum.sink_v, c->sinks.n, 0, c->Hkv, 1, c->sinks.dv, FLOATS, by, 1, true);
     }
+    for (int n = 0; n < s.maps; n++)
+      if (c->map[n].dkey)
+        WN_LAUNCH(by_column(c->Tk, c->Hkv), dim3(STORED_THREADS), 0, stream, stored_numbers, s, n,
+                  static_cast<float *>(c->map[n].dkey), call<floats<64>>::of(c->map[n].s_key), from);
     for (int n = 0; n < s.maps; n++)
       if (c->map[n].dtheta)
         score_kernels_for(c->map[n].kind)

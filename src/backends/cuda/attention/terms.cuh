@@ -16,7 +16,10 @@
 
 #include "backends/cuda/attention/args.cuh"
 #include "base/rng.h"
+#include "ops/term/admit.h"
 #include "ops/term/alibi.h"
+#include "ops/term/fade.h"
+#include "ops/term/forget.h"
 #include "ops/term/softcap.h"
 
 namespace wn_cuda {
@@ -67,6 +70,27 @@ __device__ __forceinline__ void map_logits(const attention_args &a, float (&s)[P
 /* The factor on the gradient of a raw logit that was mapped to y; per_cap is 0 without a cap. */
 __device__ __forceinline__ float map_slope(const attention_args &a, float y) {
   return softcap_slope(a.map.per_cap, y);
+}
+
+/* A row and one of its keys in a key-value head, for keyed maps. Only kernels for decoding and of stored attention
+ * weights have these, compiled without and with them. */
+struct keyed_place {
+  int b, kv, own, j; /* own: the row's own key */
+};
+/* What map t is asked at a pair at distance x. */
+__device__ __forceinline__ wn_score_pair_float keyed_at(const wn_score_map &t, const keyed_place &at, int x) {
+  const float *key = static_cast<const float *>(t.key) + at.b * t.s_key.b + at.kv * t.s_key.h;
+  return {(float)x, key[at.own * t.s_key.t], key[at.j * t.s_key.t]};
+}
+__device__ __forceinline__ float keyed_forward(wn_score_id id, const wn_score_map &t, float logit,
+                                               const wn_score_pair_float &at) {
+  if (id == WN_SCORE_FORGET) return forget_forward_float(&t, logit, at);
+  return id == WN_SCORE_WRITE ? admit_forward_float(&t, logit, at) : fade_forward_float(&t, logit, at);
+}
+__device__ __forceinline__ wn_score_slope_float keyed_slope(wn_score_id id, const wn_score_map &t, float y,
+                                                            const wn_score_pair_float &at) {
+  if (id == WN_SCORE_FORGET) return forget_slope_float(&t, y, at);
+  return id == WN_SCORE_WRITE ? admit_slope_float(&t, y, at) : fade_slope_float(&t, y, at);
 }
 
 /* F of a pair in a block, in a warp's layout. */

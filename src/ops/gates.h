@@ -1,0 +1,29 @@
+/* What a gate keeps of its key (wn_gate_share), on the host and on a device alike. */
+#ifndef WN_OPS_GATES_H
+#define WN_OPS_GATES_H
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/both.h"
+
+/* The sum of e^(a c) over a < n, and its slope in c: a geometric series, by its first terms where c is so small that
+ * the quotient of differences loses its digits. */
+WN_BOTH double wn_gate_ages(double c, double n, double *slope) {
+  if (fabs(n * c) < 1e-4) {
+    const double ages = n * (n - 1) / 2, squares = ages * (2 * n - 1) / 3;
+    *slope = ages + c * squares;
+    return n + c * ages + c * c / 2 * squares;
+  }
+  const double whole = expm1(n * c), one = expm1(c);
+  *slope = (n * (whole + 1) * one - whole * (one + 1)) / (one * one);
+  return whole / one;
+}
+
+/* What a key with this log of a gate counts that `rows` rows of its document see, itself among them. */
+WN_BOTH double wn_gate_kept(bool ages, double c, int64_t rows, double *slope) {
+  if (ages) return wn_gate_ages(c, (double)rows, slope);
+  return *slope = exp(c);
+}
+
+#endif
