@@ -67,6 +67,16 @@ if command -v python3 >/dev/null; then
   is "its depth is saved" 0.125 "$(jq 'select(.sample == 0).depth' depths.save)"
   run "${ruler[@]}" --tasks fwe --depths 4
   is "make-ruler: depths of a task without a needle" "1 make-ruler: fwe has no needle alone: --depths is for niah_single_1 to 3" "$code $(cat err)"
+  run python3 "$root/tools/make-swaps" --steps 5 --samples 4
+  cp out swaps.jsonl
+  is "make-swaps: chains that end with the answer" "0 true" "$code $(jq -s 'length == 4 and all(.[]; . as $l | ([$l.question |
+    scan("swaps card ([0-9]+) for card ([0-9]+)")]) as $s | ($s | length) == 5 and all(range(4); $s[. + 1][0] == $s[.][1]) and
+    $s[4][1] == $l.references[0] and ($l.context | [scan("The answer is ([0-9]+)")] | flatten | index($l.references[0])) == null)' swaps.jsonl)"
+  run python3 "$root/tools/make-swaps" --steps 5 --samples 4 --seed 43
+  is "make-swaps: another seed, others" "0 0" "$code $(grep -cFf out swaps.jsonl)"
+  run python3 "$root/tools/make-swaps" --steps 40
+  is "make-swaps: too many steps" "1 make-swaps: there are 48 places: expected at most so many steps in the shots and the question together" "$code $(cat err)"
+  json "eval --answers of a chain" '.all.samples == 1' eval talker --answers swaps.jsonl --limit 1 --max-tokens 4
   run "${ruler[@]}" --tasks vt
   is "make-ruler: an example that does not fit" "1 make-ruler: vt: its example does not fit into 500 tokens" "$code $(cat err)"
   run "${ruler[@]}" --tasks vx
