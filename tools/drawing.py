@@ -41,6 +41,10 @@ class Drawing:
     def rect(self, x, y, width, height, kind):
         self.parts.append(f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="6"/>')
 
+    def cell(self, x, y, width, height, kind, shade):
+        """Of a grid, from 0, no shade, to 1."""
+        self.parts.append(f'<rect class="{kind}" fill-opacity="{0.8 * shade:.2f}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"/>')
+
     def circle(self, x, y, r, kind):
         self.parts.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{r:.1f}"/>')
 

@@ -12,15 +12,17 @@ WN_EXPERIMENTAL_BEGIN
 
 /* How an answer is scored, from 0 to 1. Upper and lower case are the same to all of them. */
 typedef enum wn_scorer {
-  WN_SCORER_ALL,    /* "all": the share of the references that occur in the answer (RULER's string_match_all) */
-  WN_SCORER_ANY,    /* "any": 1 if one of them occurs in it (RULER's string_match_part) */
-  WN_SCORER_EXACT,  /* "exact": 1 if it is one of them, without punctuation, articles and extra spaces (SQuAD) */
-  WN_SCORER_F1,     /* "f1": F1 of the words so normalised, as often as they occur, the best over references (SQuAD,
-                       LongBench's qa_f1) */
-  WN_SCORER_ROUGE_L /* "rouge-l": F1 of the longest common subsequence of words, letters and digits alone count (Lin
-                       2004), the best over references */
+  WN_SCORER_ALL,     /* "all": the share of the references that occur in the answer (RULER's string_match_all) */
+  WN_SCORER_ANY,     /* "any": 1 if one of them occurs in it (RULER's string_match_part) */
+  WN_SCORER_EXACT,   /* "exact": 1 if it is one of them, without punctuation, articles and extra spaces (SQuAD) */
+  WN_SCORER_F1,      /* "f1": F1 of the words so normalised, as often as they occur, the best over references (SQuAD,
+                        LongBench's qa_f1) */
+  WN_SCORER_ROUGE_L, /* "rouge-l": F1 of the longest common subsequence of words, letters and digits alone count (Lin
+                        2004), the best over references */
+  WN_SCORER_NUMBER /* "number": 1 if the last number in it is the last in one of them (GSM8K's, as evaluated leniently):
+                      1,234.50 is 1234.5 */
 } wn_scorer;
-#define WN_SCORER_COUNT 5
+#define WN_SCORER_COUNT 6
 const char *wn_scorer_name(wn_scorer scorer);          /* "?": there is none of that number */
 bool wn_scorer_find(const char *name, wn_scorer *out); /* false: there is none of that name */
 /* references [count], count at least 1; all texts UTF-8. */

@@ -26,6 +26,8 @@ typedef struct wn_figure_series {
   const double *x[WN_FIGURE_AXES]; /* [count] for each of the figure's axes */
   /* [count]; values that are not finite are not drawn; in an SVG a line to +infinity leaves the plot */
   const double *y;
+  const double *z; /* [count], or NULL: none. Of a line half the height of the band around it, such as a standard error;
+                      of cells what shades them */
   int colour;      /* 0..7 */
   int dash;        /* 0..3 */
   bool points;     /* marks without a line */
@@ -41,8 +43,11 @@ typedef struct wn_figure {
   const char *about, *command;         /* what it shows, in a sentence or two; how to reproduce its numbers */
   wn_figure_axis x[WN_FIGURE_AXES], y; /* on a page the reader chooses among the x axes; files use the first */
   int axes;
-  bool bars, smooth; /* smooth: a page offers smoothing */
-  double y_max;      /* points above are cut off; 0: none */
+  bool bars, smooth;     /* smooth: a page offers smoothing */
+  double y_max;          /* points above are cut off; 0: none */
+  const char *z;         /* what the series' z are; NULL: no series has any */
+  double cell[2], z_max; /* cell[0] > 0: the points are the middles of cells of this width (on a logarithmic axis a
+                            factor) and height, shaded from 0 to z_max; y grows downwards */
   const wn_figure_series *series;
   int series_count;
   const wn_figure_level *levels; /* horizontal lines */

@@ -1,16 +1,18 @@
 /* Scores of written answers. Lowercase is by character (Unicode's simple mapping); punctuation is ASCII's, as in
  * SQuAD's script; a word of ROUGE is a run of letters, digits, marks and connectors. Cost: linear in the texts, n log n
  * for the words of an F1, n m for a common subsequence. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
 #include "base/alloc.h"
 #include "base/misuse.h"
+#include "base/number.h"
 #include "text/normalize.h"
 #include "winnow/answers.h"
 
-static const char *const scorer_names[WN_SCORER_COUNT] = {"all", "any", "exact", "f1", "rouge-l"};
+static const char *const scorer_names[WN_SCORER_COUNT] = {"all", "any", "exact", "f1", "rouge-l", "number"};
 
 const char *wn_scorer_name(wn_scorer scorer) {
   return (unsigned)scorer < WN_SCORER_COUNT ? scorer_names[scorer] : "?";
@@ -133,10 +135,43 @@ static wn_status words_rouge(wn_context *ctx, const struct words *a, const struc
   return WN_OK;
 }
 
+/* The last number of a text; NaN: there is none. */
+static double score_last_number(const char *text) {
+  static const char digits[] = "0123456789";
+  double last = NAN;
+  for (const char *at = text; *at;) {
+    char number[64];
+    size_t n = 0;
+    if (!strchr(digits, *at)) {
+      at++;
+      continue;
+    }
+    /* A minus is a sign where no word, number or bracket ends before it. */
+    if (at > text && at[-1] == '-' && (at < text + 2 || strchr(" \t\n:=($", at[-2]))) number[n++] = '-';
+    for (bool point = false; n < sizeof number - 1; at++) {
+      const bool inside = at[0] && at[1] && strchr(digits, at[1]);
+      if (*at && strchr(digits, *at))
+        number[n++] = *at;
+      else if (*at == '.' && inside && !point)
+        point = true, number[n++] = '.';
+      else if (*at != ',' || !inside || point)
+        break;
+    }
+    number[n] = 0;
+    last = wn_number_read(number, NULL);
+    at += strspn(at, digits); /* of a number too long */
+  }
+  return last;
+}
+
 /* The score by one reference. */
 static wn_status score_one(wn_context *ctx, wn_scorer scorer, const char *answer, const char *reference, double *out) {
   struct words a = {0}, b = {0};
   wn_status status;
+  if (scorer == WN_SCORER_NUMBER) { /* no number equals none */
+    *out = score_last_number(answer) == score_last_number(reference);
+    return WN_OK;
+  }
   if (scorer < WN_SCORER_EXACT) {
     status = score_lower(ctx, scorer, answer, &a.text);
     if (status == WN_OK) status = score_lower(ctx, scorer, reference, &b.text);

@@ -43,8 +43,9 @@ static wn_status sample_read(wn_context *ctx, const wn_answers_options *o, struc
   WN_TRY(sample_list(ctx, s, "references", s->references, &s->reference_count));
   WN_TRY(sample_text(ctx, s, "scorer", &scorer));
   if (!wn_scorer_find(scorer, &s->scorer))
-    return wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"scorer\": expected all, any, exact, f1 or rouge-l, found %s%s%s",
-                   s->where, scorer ? "\"" : "", scorer ? scorer : "nothing", scorer ? "\"" : "");
+    return wn_fail(ctx, WN_ERR_FORMAT,
+                   "%s: field \"scorer\": expected all, any, exact, f1, rouge-l or number, found %s%s%s", s->where,
+                   scorer ? "\"" : "", scorer ? scorer : "nothing", scorer ? "\"" : "");
   if (json_array_size(json_object_get(s->line, "stop")) > 0)
     WN_TRY(sample_list(ctx, s, "stop", s->stop, &s->stop_count));
   else if (json_object_get(s->line, "stop") && !json_is_array(json_object_get(s->line, "stop")))

@@ -1,4 +1,4 @@
-/* Figures that own their memory. Each line is one block: its three x, its y, then its name. */
+/* Figures that own their memory. Each line is one block: its three x, its y, its z, then its name. */
 #include "report/drawing.h"
 
 #include <math.h>
@@ -45,19 +45,20 @@ double *wn_drawing_line(struct wn_drawing *d, int64_t count, int colour, int das
     d->status = WN_GROW(d->ctx, "a figure's lines", &d->series, d->figure.series_count, 1, &d->room);
   if (d->status != WN_OK) return NULL;
   d->figure.series = d->series;
-  if (!wn_mul_size((size_t)count, 4 * sizeof(double), &bytes) || !wn_add_size(bytes, strlen(name) + 1, &bytes)) {
+  if (!wn_mul_size((size_t)count, 5 * sizeof(double), &bytes) || !wn_add_size(bytes, strlen(name) + 1, &bytes)) {
     d->status = wn_fail(d->ctx, WN_ERR_MEMORY, "a line of %lld points", (long long)count);
     return NULL;
   }
   d->status = wn_alloc(d->ctx, "a figure's line", bytes, &memory);
   if (d->status != WN_OK) return NULL;
   double *m = memory;
-  char *copy = (char *)(m + 4 * count);
+  char *copy = (char *)(m + 5 * count);
   memcpy(copy, name, strlen(name) + 1);
   d->series[d->figure.series_count++] = (wn_figure_series){.name = copy,
                                                            .count = count,
                                                            .x = {m, m + count, m + 2 * count},
                                                            .y = m + 3 * count,
+                                                           .z = d->figure.z ? m + 4 * count : NULL,
                                                            .colour = colour % 8,
                                                            .dash = dash % 4};
   return m;

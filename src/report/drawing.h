@@ -22,8 +22,8 @@ void wn_drawing_begin(struct wn_drawing *drawing, wn_context *ctx, const char *i
                       const char *name);
 void wn_drawing_clear(struct wn_drawing *drawing);
 
-/* Adds a line of `count` points, which the caller writes: three axes' x [3,count], then y [count]. NULL: out of memory,
- * which the status records. Colours repeat after 8, dashes after 4. */
+/* Adds a line of `count` points, which the caller writes: three axes' x [3,count], then y [count], and z [count] where
+ * the figure says what z is. NULL: out of memory, which the status records. Colours repeat after 8, dashes after 4. */
 double *wn_drawing_line(struct wn_drawing *drawing, int64_t count, int colour, int dash, const char *name);
 /* A value per head as points over layer and head; a value per layer as a line over layers. first: the first of the
  * values [layers,heads] or [layers], which are `stride` doubles apart. */

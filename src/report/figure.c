@@ -29,13 +29,16 @@ wn_status wn_figure_check(wn_context *ctx, const wn_figure *f) {
   for (int s = 0; ok && s < f->series_count; s++) {
     const wn_figure_series *line = &f->series[s];
     ok = line->name && line->count >= 0 && line->colour >= 0 && line->colour < 8 && line->dash >= 0 && line->dash < 4 &&
-         (line->count == 0 || line->y);
+         (line->count == 0 || line->y) && (!line->z || f->z);
     for (int a = 0; ok && a < f->axes; a++) ok = line->count == 0 || line->x[a];
   }
+  if (f->cell[0] > 0)
+    ok = ok && f->z && f->z_max > 0 && f->cell[1] > 0 && (!f->x[0].log || f->cell[0] > 1) && !f->y.log && !f->bars;
   for (int l = 0; ok && l < f->level_count; l++) ok = f->levels[l].name && isfinite(f->levels[l].y);
   if (ok) return WN_OK;
   return wn_fail(ctx, WN_ERR_ARGUMENT,
-                 "figure %s: expected 1 to %d axes with labels, and series with names, colours 0..7 and dashes 0..3",
+                 "figure %s: expected 1 to %d axes with labels, and series with names, colours 0..7 and dashes 0..3; a "
+                 "name for their z, and of cells the size and the largest z",
                  f->id, WN_FIGURE_AXES);
 }
 
@@ -78,12 +81,14 @@ wn_status wn_figure_save_csv(wn_context *ctx, const wn_figure *f, const char *pa
   for (int a = 0; a < f->axes; a++) wn_text_add(&text, ","), wn_csv_add(&text, f->x[a].label);
   wn_text_add(&text, ",");
   wn_csv_add(&text, f->y.label);
+  if (f->z) wn_text_add(&text, ","), wn_csv_add(&text, f->z);
   wn_text_add(&text, "\n");
   for (int s = 0; s < f->series_count; s++)
     for (int64_t i = 0; i < f->series[s].count; i++) {
       wn_csv_add(&text, f->series[s].name);
       for (int a = 0; a < f->axes; a++) figure_add_number(&text, f->series[s].x[a][i]);
       figure_add_number(&text, f->series[s].y[i]);
+      if (f->z) figure_add_number(&text, f->series[s].z ? f->series[s].z[i] : NAN);
       wn_text_add(&text, "\n");
     }
   return wn_text_save(ctx, &text, path);
@@ -208,6 +213,7 @@ static json_t *figure_series_json(const wn_figure *f, const wn_figure_series *s)
   json_t *out =
       json_pack("{s:o, s:i, s:i, s:b, s:b, s:o, s:o}", "name", wn_html_string(s->name), "colour", s->colour, "dash",
                 s->dash, "points", (int)s->points, "hidden", (int)s->hidden, "x", x, "y", figure_numbers(s->y, at, n));
+  if (out && s->z) json_object_set_new(out, "z", figure_numbers(s->z, at, n));
   if (out && s->key) json_object_set_new(out, "key", json_string(s->key));
   if (out && n < s->count) json_object_set_new(out, "all", json_integer(s->count));
   if (!out || n == s->count || !f->smooth || s->points || !json_object_set_new(out, "mean", figure_means(f, s)))
@@ -227,5 +233,7 @@ json_t *wn_figure_json(const wn_figure *f) {
                           wn_html_string(f->title), "x", axes, "y", figure_axis_json(&f->y), "bars", (int)f->bars,
                           "smooth", (int)f->smooth, "series", series, "levels", levels);
   if (out && f->y_max > 0) json_object_set_new(out, "yMax", json_real(f->y_max));
+  if (out && f->z) json_object_set_new(out, "z", wn_html_string(f->z));
+  if (out && f->cell[0] > 0) json_object_set_new(out, "cell", json_pack("[f,f,f]", f->cell[0], f->cell[1], f->z_max));
   return out;
 }

@@ -1,5 +1,5 @@
-/* Figures as SVG: lines, points and bars over linear or logarithmic axes, with the legend below. Colours are classes of
- * a style sheet, which has a second set for dark backgrounds. No scripts, no embedded fonts. */
+/* Figures as SVG: lines with bands, points, bars and cells over linear or logarithmic axes, with the legend below.
+ * Colours are classes of a style sheet, which has a second set for dark backgrounds. No scripts, no embedded fonts. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static const char svg_style_sheet[] =
     ".ground{fill:#ffffff}.ink{fill:#1f2328}.soft{fill:#57606a}.title{font-size:15px;font-weight:600}\n"
     ".grid{stroke:#d8dee4}.axis{stroke:#8c959f}.level{stroke:#57606a;stroke-dasharray:5 4}\n"
     ".line{fill:none;stroke-width:2;stroke-linejoin:round}.s1{stroke-dasharray:7 4}.s2{stroke-dasharray:2 3}\n"
-    ".s3{stroke-dasharray:9 3 2 3}\n"
+    ".s3{stroke-dasharray:9 3 2 3}.band{fill-opacity:0.15}\n"
     ".c0{stroke:#0a5fc4}.f0{fill:#0a5fc4}.c1{stroke:#c2410c}.f1{fill:#c2410c}.c2{stroke:#15803d}.f2{fill:#15803d}\n"
     ".c3{stroke:#9d2fa8}.f3{fill:#9d2fa8}.c4{stroke:#92700c}.f4{fill:#92700c}.c5{stroke:#64748b}.f5{fill:#64748b}\n"
     ".c6{stroke:#0e7c86}.f6{fill:#0e7c86}.c7{stroke:#be185d}.f7{fill:#be185d}\n"
@@ -155,6 +155,30 @@ static void svg_add_bars(struct wn_text *t, const wn_figure *f, int s, const str
   }
 }
 
+/* The sides of the cell around a point: left, right, top and bottom, in the figure's numbers. */
+static void svg_cell(const wn_figure *f, double x, double y, double out[4]) {
+  const double half = f->cell[0] / 2, root = sqrt(f->cell[0]);
+  out[0] = f->x[0].log ? x / root : x - half, out[1] = f->x[0].log ? x * root : x + half;
+  out[2] = y - f->cell[1] / 2, out[3] = y + f->cell[1] / 2;
+}
+
+/* Cells, as dark as their z, which stands in them. */
+static void svg_add_cells(struct wn_text *t, const wn_figure *f, const wn_figure_series *cells, const struct scale *x,
+                          const struct scale *y) {
+  char value[40];
+  double at[4];
+  for (int64_t i = 0; i < cells->count; i++) {
+    if (!svg_usable(x, cells->x[0][i]) || !svg_usable(y, cells->y[i]) || !isfinite(cells->z[i])) continue;
+    svg_cell(f, cells->x[0][i], cells->y[i], at);
+    const double left = svg_place(x, at[0]), top = svg_place(y, at[2]), right = svg_place(x, at[1]),
+                 bottom = svg_place(y, at[3]);
+    wn_text_add(t, "<rect class=\"f%d\" fill-opacity=\"%.2f\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n",
+                cells->colour, 0.7 * fmax(0, fmin(1, cells->z[i] / f->z_max)), left, top, right - left, bottom - top);
+    wn_print(value, sizeof value, "%.3g", cells->z[i]);
+    svg_add_text(t, (left + right) / 2, (top + bottom) / 2 + 4, "middle", "ink", value);
+  }
+}
+
 static void svg_add_mark(struct wn_text *t, int colour, double x, double y, const char *radius) {
   wn_text_add(t, "<circle class=\"f%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"%s\"/>\n", colour, x, y, radius);
 }
@@ -205,14 +229,32 @@ static void svg_add_line_marks(struct wn_text *t, const wn_figure_series *line, 
       svg_add_mark(t, line->colour, at[0], at[1], "3");
 }
 
+/* The band around a line, from y - z to y + z. */
+static void svg_add_band(struct wn_text *t, const wn_figure_series *line, const struct scale *x,
+                         const struct scale *y) {
+  const int64_t n = line->z ? line->count : 0;
+  bool any = false;
+  for (int64_t k = 0; k < 2 * n; k++) { /* there above the line, and back below it */
+    const int64_t i = k < n ? k : 2 * n - 1 - k;
+    const double edge = line->y[i] + (k < n ? line->z[i] : -line->z[i]);
+    if (!svg_usable(x, line->x[0][i]) || !svg_usable(y, edge)) continue;
+    if (!any) wn_text_add(t, "<path class=\"band f%d\" d=\"", line->colour);
+    wn_text_add(t, "%s%.1f %.1f", any ? "L" : "M", svg_place(x, line->x[0][i]), svg_place(y, edge));
+    any = true;
+  }
+  if (any) wn_text_add(t, "Z\"/>\n");
+}
+
 static void svg_add_series(struct wn_text *t, const wn_figure *f, int s, const struct scale *x, const struct scale *y,
                            double bar) {
   if (f->bars)
     svg_add_bars(t, f, s, x, y, bar);
+  else if (f->cell[0] > 0)
+    svg_add_cells(t, f, &f->series[s], x, y);
   else if (f->series[s].points)
     svg_add_points(t, &f->series[s], x, y);
   else
-    svg_add_line(t, &f->series[s], x, y);
+    svg_add_band(t, &f->series[s], x, y), svg_add_line(t, &f->series[s], x, y);
 }
 
 static size_t svg_letters(const char *s) {
@@ -260,11 +302,13 @@ static int svg_add_legend(struct wn_text *t, const wn_figure *f) {
 /* Computes the axes' ranges: data, levels, the bottom of bars, some room at the edges, at most y_max. Returns a bar's
  * width. */
 static double svg_find_scales(const wn_figure *f, bool points, struct scale *x, struct scale *y) {
+  const bool cells = f->cell[0] > 0;
   int64_t most = 1;
-  double bar = 0;
+  double bar = 0, at[4];
   *x = (struct scale){
       .log = f->x[0].log, .whole = true, .low = INFINITY, .high = -INFINITY, .from = LEFT, .to = WIDTH - RIGHT};
   *y = (struct scale){.log = f->y.log, .low = INFINITY, .high = -INFINITY, .from = TOP + PLOT_HEIGHT, .to = TOP};
+  if (cells) y->from = TOP, y->to = TOP + PLOT_HEIGHT;
   for (int s = 0; s < f->series_count; s++) {
     const wn_figure_series *line = &f->series[s];
     if (line->count > most) most = line->count;
@@ -273,6 +317,12 @@ static double svg_find_scales(const wn_figure *f, bool points, struct scale *x, 
       svg_widen(x, line->x[0][i]);
       x->whole &= line->x[0][i] == floor(line->x[0][i]);
       svg_widen(y, line->y[i]);
+      if (cells) {
+        svg_cell(f, line->x[0][i], line->y[i], at);
+        svg_widen(x, at[0]), svg_widen(x, at[1]), svg_widen(y, at[2]), svg_widen(y, at[3]);
+      } else if (line->z) {
+        svg_widen(y, line->y[i] - line->z[i]), svg_widen(y, line->y[i] + line->z[i]);
+      }
     }
   }
   for (int l = 0; l < f->level_count; l++) svg_widen(y, f->levels[l].y);
@@ -281,7 +331,7 @@ static double svg_find_scales(const wn_figure *f, bool points, struct scale *x, 
   if (!(y->high >= y->low)) y->low = 0, y->high = 1;
   const double cut = f->y_max > 0 ? (y->log ? log10(f->y_max) : f->y_max) : INFINITY;
   if (y->high > cut) y->high = cut;
-  const double room = (y->high > y->low ? y->high - y->low : fmax(1, fabs(y->high))) * 0.04;
+  const double room = cells ? 0 : (y->high > y->low ? y->high - y->low : fmax(1, fabs(y->high))) * 0.04;
   if (!(f->bars && y->low == 0)) y->low -= room;
   y->high += room;
   if (f->bars) {
@@ -325,9 +375,9 @@ wn_status wn_figure_save_svg(wn_context *ctx, const wn_figure *f, const char *pa
   for (int s = 0; s < f->series_count; s++)
     if (!f->series[s].points) svg_add_series(&body, f, s, &x, &y, bar);
   wn_text_add(&body, "</g>\n");
-  for (int s = 0; s < f->series_count && !f->bars; s++)
+  for (int s = 0; s < f->series_count && !f->bars && f->cell[0] <= 0; s++)
     if (!f->series[s].points) svg_add_line_marks(&body, &f->series[s], !points, &x, &y);
-  const int height = TOP + PLOT_HEIGHT + BOTTOM + 8 + ROW * svg_add_legend(&body, f);
+  const int height = TOP + PLOT_HEIGHT + BOTTOM + 8 + (f->cell[0] > 0 ? 0 : ROW * svg_add_legend(&body, f));
   wn_text_add(&text,
               "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
               "role=\"img\">\n<title>",

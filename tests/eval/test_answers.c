@@ -50,6 +50,16 @@ static const struct scored scored[] = {
     {WN_SCORER_ROUGE_L, "The quick, brown fox-trot.", {"quick brown trot the fox", "x"}, 0.6},
     {WN_SCORER_ROUGE_L, "a b c d e f", {"a x c e g"}, 6.0 / 11},
     {WN_SCORER_ROUGE_L, "x", {"y"}, 0},
+    {WN_SCORER_NUMBER, "5 + 7 = 12\n12 - 3 = 9.\nThe answer is 9.", {"9"}, 1},
+    {WN_SCORER_NUMBER, "The answer is 9. Or 10", {"9"}, 0},
+    {WN_SCORER_NUMBER, "9", {"so it is 19", "8 - 17 = -9"}, 0},
+    {WN_SCORER_NUMBER, "x = -9.", {"-9.0"}, 1},
+    {WN_SCORER_NUMBER, "12-9", {"9"}, 1},
+    {WN_SCORER_NUMBER, "-3", {"-3"}, 1},
+    {WN_SCORER_NUMBER, "$1,234.50, it is", {"3", "1234.5"}, 1},
+    {WN_SCORER_NUMBER, "1, 2, 34", {"34"}, 1},
+    {WN_SCORER_NUMBER, "1.2.3", {"3"}, 1},
+    {WN_SCORER_NUMBER, "none", {"none"}, 0},
 };
 
 static void test_scores(void **state) {
@@ -385,8 +395,8 @@ static void test_bad_files(void **state) {
       {"{\"question\":\"q\",\"references\":[],\"scorer\":\"all\"}\n", "field \"references\": expected a list"},
       {"{\"question\":\"q\",\"references\":[\"\"],\"scorer\":\"all\"}\n", "field \"references\": a text is empty"},
       {"{\"question\":\"q\",\"references\":[\"a\"]}\n",
-       "field \"scorer\": expected all, any, exact, f1 or rouge-l, found nothing"},
-      {"{\"question\":\"q\",\"references\":[\"a\"],\"scorer\":\"bleu\"}\n", "rouge-l, found \"bleu\""},
+       "field \"scorer\": expected all, any, exact, f1, rouge-l or number, found nothing"},
+      {"{\"question\":\"q\",\"references\":[\"a\"],\"scorer\":\"bleu\"}\n", "rouge-l or number, found \"bleu\""},
       {"{\"question\":\"q\",\"references\":[\"a\"],\"scorer\":\"f1\",\"max_tokens\":0}\n",
        "field \"max_tokens\": expected a number from 1 to"},
       {"{\"question\":\"q\",\"references\":[\"a\"],\"scorer\":\"f1\",\"stop\":\"x\"}\n",

@@ -164,6 +164,23 @@ DRAWN = "(id => winnow.charts[id].data.datasets.map(d => [d.label, d.data.map(p 
 CELLS = "(id => [...document.querySelectorAll('#' + id + ' .scroll tr')].map(t => [...t.cells].map(c => c.textContent)))"
 
 
+def answers(page):
+    table = page.eval(TABLE + "('answers')")
+    check("a curve has its standard errors", table == [["knorm", "0", "50", "28.8675"], ["knorm", "50", "50", "28.8675"]], table)
+    table = page.eval(TABLE + "('needles-1')")
+    check("a needle grid has a value for each cell", table == [["needles", n, d, s] for n in ("512", "1024") for d, s in (("15", "0"), ("95", "100"))],
+          table)
+    # How blue the pixel in the middle of a cell's left half is: the number stands in its middle.
+    shade = """((x, y) => { const c = winnow.charts['needles-1'], r = c.currentDevicePixelRatio, s = c.scales;
+      const p = c.ctx.getImageData(r * s.x.getPixelForValue(x * 0.8), r * s.y.getPixelForValue(y), 1, 1).data; return p[3] ? p[2] - p[0] : 0 })"""
+    dark, light = page.eval(shade + "(512, 95)"), page.eval(shade + "(512, 15)")
+    check("cells are as dark as their score, depths grow downwards", dark > 60 and abs(light) < 20 and page.eval(
+        "winnow.charts['needles-1'].scales.y.getPixelForValue(95) > winnow.charts['needles-1'].scales.y.getPixelForValue(15)"), dark, light)
+    check("a band is drawn around a curve", page.eval("""(() => { const c = winnow.charts['answers'], r = c.currentDevicePixelRatio;
+      const p = c.ctx.getImageData(r * c.scales.x.getPixelForValue(27), r * c.scales.y.getPixelForValue(63), 1, 1).data;
+      return p[3] > 20 && p[2] > p[0] })()"""))
+
+
 def survival(page, number, folder, found, told):
     """found: the result of winnow analyze survival, which the page must show."""
     policies = found["policies"]
@@ -447,6 +464,11 @@ def main():
         page.close()
         page = b.open("file://" + folder + "/ragged.html", width=390, height=800)
         check("390 pixels are wide enough for it", page.eval("document.documentElement.scrollWidth") <= 390)
+        page.close()
+        page = b.open("file://" + folder + "/answers.html")
+        answers(page)
+        problems = [p for p in page.problems if "willReadFrequently" not in p]
+        check("no errors on the page of answers", problems == [] and page.eval("winnow.errors") == [], problems)
         page.close()
         page = b.open("file://" + folder + "/long.html")
         long_run(page)

@@ -177,17 +177,26 @@ static void test_refused(void **state) {
   must(ctx, wn_report_save(ctx, &o, page, NULL));
 }
 
+static void in_file(const char *folder_of, const char *name, const char *const *texts, int count) {
+  char *file = tiny_read(folder_of, name, NULL);
+  for (int i = 0; i < count; i++)
+    if (!file || !strstr(file, texts[i])) fail_msg("%s: %s is not in %s", name, texts[i], file ? file : "nothing");
+  free(file);
+}
+
 /* Saved answers: a curve from the full cache on with its band, and needles by depth and length. */
 static void test_answers(void **state) {
   (void)state;
-  char paths[3][300], figures[300], name[40];
+  char paths[4][300], figures[300], name[40];
   static const char *const heads[] = {
       "",
       ",\"budgets\":{\"policy\":\"knorm\",\"when\":\"prompt\",\"method\":\"snapkv\",\"share\":0.5,"
       "\"allot\":\"ada\",\"per_kv_head\":true,\"tokens\":[9]}",
       ",\"budgets\":{\"policy\":\"knorm\",\"when\":\"prompt\",\"method\":\"snapkv\",\"share\":0.25,"
+      "\"allot\":\"ada\",\"per_kv_head\":true,\"tokens\":[9]}",
+      ",\"budgets\":{\"policy\":\"knorm\",\"when\":\"prompt\",\"method\":\"snapkv\",\"share\":0.5,"
       "\"allot\":\"ada\",\"per_kv_head\":true,\"tokens\":[9]}"};
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < 4; i++) { /* the last one: as the second, of longer contexts */
     char text[2000];
     int n;
     snprintf(paths[i], sizeof paths[i], "%s/answers-%d.jsonl", folder, i);
@@ -195,29 +204,32 @@ static void test_answers(void **state) {
     for (int k = 0; k < 4; k++) /* scores 1, 1, 0, 0 and so on; two depths, two lengths */
       n += snprintf(text + n, sizeof text - (size_t)n,
                     "{\"sample\":%d,\"score\":%d,\"context_tokens\":%d,\"context_kept\":%d,\"depth\":%s}\n", k,
-                    k < 2 - (i == 2), k % 2 ? 1024 : 512, (k % 2 ? 1024 : 512) * (4 - 2 * (i > 0) - (i > 1)) / 4,
-                    k < 2 ? "0.05" : "1");
+                    k < 2 - (i == 2), (k % 2 ? 1024 : 512) << 2 * (i == 3),
+                    ((k % 2 ? 1024 : 512) << 2 * (i == 3)) * (4 - 2 * (i > 0) - (i == 2)) / 4, k < 2 ? "0.05" : "1");
     put(paths[i], text);
   }
-  const char *const inputs[] = {paths[0], paths[1], paths[2]};
-  wn_report_options o = of(inputs, 3);
+  const char *const inputs[] = {paths[0], paths[1], paths[2], paths[3]};
+  wn_report_options o = of(inputs, 4);
   snprintf(figures, sizeof figures, "%s/figures", folder);
   o.figures = figures;
   must(ctx, wn_report_save(ctx, &o, page, NULL));
   assert_true(stands(">Written answers</h2>") && stands("id=\"answers\"") && stands("id=\"needles-2\""));
-  assert_true(stands("ada-snapkv, 75% evicted") && stands("none, 0% evicted"));
-  char *csv = tiny_read(figures, "answers.csv", NULL);
-  static const char *const rows[] = {"ada-snapkv,0,50\n", "ada-snapkv,50,50\n", "ada-snapkv,75,25\n",
-                                     "\"ada-snapkv, a standard error more\",75,50\n"};
-  for (int i = 0; i < 4; i++)
-    if (!csv || !strstr(csv, rows[i])) fail_msg("%s is not in %s", rows[i], csv ? csv : "nothing");
-  free(csv);
-  csv = tiny_read(figures, "needles-0.csv", NULL);
-  static const char *const needles[] = {"about 512 tokens,5,100\n", "about 512 tokens,95,0\n",
-                                        "about 1024 tokens,5,100\n"};
-  for (int i = 0; i < 3; i++)
-    if (!csv || !strstr(csv, needles[i])) fail_msg("%s is not in %s", needles[i], csv ? csv : "nothing");
-  free(csv);
+  assert_true(stands("ada-snapkv, 75% evicted") && stands("none, 0% evicted") && !stands("id=\"needles-3\""));
+  /* Standard errors by hand: sqrt(variance / n), of 8 and 4 scores of which a half and a quarter are 100. */
+  static const char *const rows[] = {"% of the context evicted,score,standard error\n", "ada-snapkv,0,50,28.867513",
+                                     "ada-snapkv,50,50,18.898223", "ada-snapkv,75,25,25\n"};
+  in_file(figures, "answers.csv", rows, 4);
+  static const char *const drawn[] = {"<path class=\"band f0\" d=\"M", "<path class=\"line c0 s0\""};
+  in_file(figures, "answers.svg", drawn, 2);
+  static const char *const needles[] = {"tokens of the context,\"depth, %\",score\n", "needles,512,5,100\n",
+                                        "needles,512,95,0\n", "needles,1024,5,100\n"};
+  in_file(figures, "needles-0.csv", needles, 4);
+  static const char *const longer[] = {"needles,512,5,100\n", "needles,2048,95,0\n", "needles,4096,5,100\n"};
+  in_file(figures, "needles-1.csv", longer, 3);
+  /* Two columns of ten rows fill 670 x 380; depth grows downwards. */
+  static const char *const cells[] = {"fill-opacity=\"0.70\" x=\"70.0\" y=\"44.0\" width=\"335.0\" height=\"38.0\"",
+                                      "fill-opacity=\"0.00\" x=\"405.0\" y=\"386.0\" width=\"335.0\" height=\"38.0\""};
+  in_file(figures, "needles-0.svg", cells, 2);
   snprintf(name, sizeof name, "{\"answers\":1}\n{\"sample\":0}\n");
   put(paths[1], name);
   refused(wn_report_save(ctx, &o, page, NULL), WN_ERR_FORMAT, "answers-1.jsonl:2: field \"score\"");

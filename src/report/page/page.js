@@ -85,12 +85,12 @@
         const y = f.smooth && from.y.length > 100 ? smooth(from.y, view.smooth) : from.y, x = from.x[view.axis], c = colour(s.colour ?? i);
         const data = [];
         for (let k = 0; k < y.length; k++)
-          if (y[k] !== null && x[k] !== null && !(view.xlog && x[k] <= 0) && !(view.ylog && y[k] <= 0)) data.push({x: x[k], y: y[k], k});
+          if (y[k] !== null && x[k] !== null && !(view.xlog && x[k] <= 0) && !(view.ylog && y[k] <= 0)) data.push({x: x[k], y: y[k], k, z: s.z ? s.z[k] : null});
         data.sort((a, b) => a.x - b.x); // what the pointer is over is searched for by halves
         const few = data.length <= (small() ? 12 : 60), fine = small() ? 0.6 : 1, crowd = s.points && data.length > 300;
         return {label: s.name, data, borderColor: c, backgroundColor: crowd ? c + '59' : c, borderWidth: f.bars ? 0 : s.points ? 0 : data.length > 300 ? 1 : (s.dash ? 2.5 : 2) * fine, borderDash: dashes[s.dash || 0],
-          pointStyle: marks[s.dash || 0], pointRadius: crowd ? 2 : s.points ? 3.5 : few ? (s.dash && f.series.length > 1 ? 4 : 2.5) * fine : 0, pointHoverRadius: 5, pointHitRadius: 6,
-          showLine: !s.points, tension: 0, hidden: !!s.hidden, order: s.points ? 9 : -(s.dash || 0)};
+          pointStyle: marks[s.dash || 0], pointRadius: f.cell ? 0 : crowd ? 2 : s.points ? 3.5 : few ? (s.dash && f.series.length > 1 ? 4 : 2.5) * fine : 0, pointHoverRadius: 5, pointHitRadius: 6,
+          showLine: !s.points && !f.cell, tension: 0, hidden: !!s.hidden, order: s.points ? 9 : -(s.dash || 0)};
       });
       for (const l of f.levels || []) {
         const all = f.series.flatMap(s => s.x[view.axis]).filter(v => v !== null && (!view.xlog || v > 0));
@@ -120,6 +120,42 @@
       ticks: {color: css('--soft'), maxRotation: 0, autoSkip: true, autoSkipPadding: 14, callback: v => tick(log ? +v.toPrecision(3) : v),
         ...(small() ? {font: {size: 9.5}, padding: 2, maxTicksLimit: 5} : {})},
       ...(log ? {afterBuildTicks: round} : {}), grid: {color: css('--line')}});
+    // Half a cell to both sides; the height of bands.
+    const ends = (values, half, log) => log ? {min: Math.min(...values) / half, max: Math.max(...values) * half} : {min: Math.min(...values) - half, max: Math.max(...values) + half};
+    const sides = axis => f.cell ? ends(f.series.flatMap(s => axis ? s.y : s.x[0]), axis ? f.cell[1] / 2 : view.xlog ? Math.sqrt(f.cell[0]) : f.cell[0] / 2, !axis && view.xlog) : {};
+    const room = () => {
+      const edges = f.cell ? [] : f.series.flatMap(s => (s.z || []).flatMap((z, k) => [s.y[k] - z, s.y[k] + z]));
+      return edges.length ? {suggestedMin: Math.min(...edges), suggestedMax: Math.max(...edges)} : {};
+    };
+    // Beneath the lines: the band around each, or cells, as dark as their z.
+    const under = {id: 'under', beforeDatasetsDraw: c => {
+      const g = c.ctx, {x, y} = c.scales, {left, top, width, height} = c.chartArea, at = (s, v) => s.getPixelForValue(s.type === 'logarithmic' ? Math.max(s.min, v) : v);
+      g.save();
+      g.beginPath(), g.rect(left, top, width, height), g.clip();
+      g.textAlign = 'center', g.textBaseline = 'middle', g.font = (small() ? 9.5 : 12) + 'px system-ui, sans-serif';
+      c.data.datasets.forEach((d, i) => {
+        const points = c.isDatasetVisible(i) ? d.data.filter(p => p.z !== null && p.z !== undefined) : [];
+        g.fillStyle = d.borderColor;
+        if (!f.cell) {
+          g.globalAlpha = 0.15;
+          g.beginPath();
+          for (const p of points) g.lineTo(at(x, p.x), at(y, p.y + p.z));
+          for (const p of points.reverse()) g.lineTo(at(x, p.x), at(y, p.y - p.z));
+          g.fill();
+          return;
+        }
+        for (const p of points) {
+          const {min, max} = ends([p.x], view.xlog ? Math.sqrt(f.cell[0]) : f.cell[0] / 2, view.xlog), a = at(x, min), b = at(y, p.y - f.cell[1] / 2);
+          g.globalAlpha = 0.7 * Math.max(0, Math.min(1, p.z / f.cell[2]));
+          g.fillStyle = d.borderColor;
+          g.fillRect(a, b, at(x, max) - a, at(y, p.y + f.cell[1] / 2) - b);
+          g.globalAlpha = 1;
+          g.fillStyle = css('--ink');
+          g.fillText(short(p.z), at(x, p.x), at(y, p.y));
+        }
+      });
+      g.restore();
+    }};
     // What a point of a layer or a head is on the other axis.
     const beside = (series, p) => {
       const other = f.x.length === 2 && f.x[1].label === 'head' ? 1 - view.axis : -1, v = other >= 0 && series && series.x[other][p.k];
@@ -141,7 +177,7 @@
       else g.moveTo(0, 5), g.lineTo(26, 5), g.stroke();
       return canvas;
     };
-    const fillLegend = () => legend.replaceChildren(...c.data.datasets.map((d, i) =>
+    const fillLegend = () => legend.replaceChildren(...(f.cell ? [] : c.data.datasets).map((d, i) =>
       make('li', {}, make('button', {type: 'button', 'aria-pressed': String(c.isDatasetVisible(i)), onclick: e => {
         c.setDatasetVisibility(i, !c.isDatasetVisible(i));
         c.update('none');
@@ -149,13 +185,14 @@
       }}, sign(d), d.label))));
     const options = () => ({animation: false, responsive: true, maintainAspectRatio: false, parsing: false, normalized: true,
       interaction: {mode: f.bars ? 'index' : 'nearest', axis: 'x', intersect: false},
-      scales: {x: whole(scale(f.x[view.axis].label, view.xlog), view.xlog ? bounds(f.series.flatMap(s => s.x[view.axis])) : {}),
-        y: {...scale(f.y.label, view.ylog), ...(view.ylog ? bounds([...f.series.flatMap(s => s.y), ...(f.levels || []).map(l => l.y)]) : {}), ...(cut ? {max: cut} : {}), ...(f.bars && !view.ylog ? {beginAtZero: true} : {})}},
+      scales: {x: whole(scale(f.x[view.axis].label, view.xlog), f.cell ? sides(0) : view.xlog ? bounds(f.series.flatMap(s => s.x[view.axis])) : {}),
+        y: {...scale(f.y.label, view.ylog), ...(view.ylog ? bounds([...f.series.flatMap(s => s.y), ...(f.levels || []).map(l => l.y)]) : {}), ...(cut ? {max: cut} : {}), ...(f.bars && !view.ylog ? {beginAtZero: true} : {}), ...(f.cell ? {...sides(1), reverse: true} : room())}},
       plugins: {legend: {display: false},
-        tooltip: {callbacks: {title: items => f.x[view.axis].label + ' ' + short(items[0].parsed.x), label: c => c.dataset.label + ': ' + short(c.parsed.y) + beside(f.series[c.datasetIndex], c.raw)}}}});
+        tooltip: {callbacks: {title: items => f.x[view.axis].label + ' ' + short(items[0].parsed.x), label: c => c.dataset.label + ': ' + value(c.raw, c.parsed.y) + beside(f.series[c.datasetIndex], c.raw)}}}});
+    const value = (p, y) => f.cell ? `${f.y.label} ${short(y)}, ${f.z} ${short(p.z)}` : short(y) + (p.z !== null && p.z !== undefined ? ' ± ' + short(p.z) : '');
     const box = make('div', {class: 'chart'}, canvas);
     place.append(box); // it takes its size from where it stands
-    const c = new Chart(canvas, {type: f.bars ? 'bar' : 'line', data: {datasets: sets()}, options: options()});
+    const c = new Chart(canvas, {type: f.bars ? 'bar' : 'line', data: {datasets: sets()}, options: options(), plugins: [under]});
     W.charts[f.id] = c;
     const again = () => {
       const hidden = c.data.datasets.map((d, i) => !c.isDatasetVisible(i));
@@ -178,9 +215,9 @@
         if (box) box.checked = view.xlog;
         again();
       }}, ...f.x.map((x, i) => make('option', {value: String(i)}, x.label)))));
-    if (!f.bars)
+    if (!f.bars && !f.cell)
       controls.append(make('label', {}, make('input', {type: 'checkbox', class: 'xlog', checked: view.xlog, onchange: e => { view.xlog = e.target.checked; again(); }}), 'log x'));
-    controls.append(make('label', {}, make('input', {type: 'checkbox', class: 'ylog', checked: view.ylog, onchange: e => { view.ylog = e.target.checked; again(); }}), 'log y'));
+    if (!f.cell) controls.append(make('label', {}, make('input', {type: 'checkbox', class: 'ylog', checked: view.ylog, onchange: e => { view.ylog = e.target.checked; again(); }}), 'log y'));
     if (f.smooth)
       controls.append(make('label', {}, 'smoothing', make('input', {type: 'range', min: '0', max: '0.99', step: '0.01', value: '0', class: 'smooth',
         oninput: e => { view.smooth = +e.target.value; again(); }})));
@@ -199,7 +236,7 @@
       c.update('none');
       say.textContent = active.map(a => {
         const d = c.data.datasets[a.datasetIndex], p = d.data[at];
-        return d.label + ' at ' + short(p.x) + ': ' + short(p.y) + beside(f.series[a.datasetIndex], p);
+        return d.label + ' at ' + short(p.x) + ': ' + value(p, p.y) + beside(f.series[a.datasetIndex], p);
       }).join('; ');
     });
     box.before(controls);
@@ -221,7 +258,7 @@
       const row = make('div', {class: 'row'}), block = make('div', {id: 'row-' + first.id}, row);
       first.before(block);
       for (let next = first; next?.matches('section.figure.small'); next = block.nextElementSibling) row.append(next);
-      row.style.setProperty('--n', row.children.length);
+      row.style.setProperty('--n', row.children.length > 7 ? 5 : row.children.length);
     }
   };
   // A line of that legend hides and shows the lines of its name in every chart of the row.
@@ -248,8 +285,8 @@
       row.before(legend);
     }
   };
-  const csv = f => 'series,' + f.x.map(x => quote(x.label)).join(',') + ',' + quote(f.y.label) + '\n' +
-    f.series.map(s => s.y.map((y, k) => quote(s.name) + ',' + s.x.map(x => x[k] ?? '').join(',') + ',' + (y ?? '') + '\n').join('')).join('');
+  const csv = f => 'series,' + f.x.map(x => quote(x.label)).join(',') + ',' + quote(f.y.label) + (f.z ? ',' + quote(f.z) : '') + '\n' +
+    f.series.map(s => s.y.map((y, k) => quote(s.name) + ',' + s.x.map(x => x[k] ?? '').join(',') + ',' + (y ?? '') + (f.z ? ',' + (s.z?.[k] ?? '') : '') + '\n').join('')).join('');
   // What is not in the page of long series.
   const thinned = f => {
     const drawn = f.series.reduce((n, s) => n + s.y.length, 0), all = f.series.reduce((n, s) => n + (s.all || s.y.length), 0);
@@ -262,10 +299,10 @@
       if (!d.open) return;
       d.querySelectorAll('.scroll, .thinned').forEach(e => e.remove());
       if (thinned(f)) d.append(make('p', {class: 'say thinned'}, thinned(f)));
-      const head = make('tr', {}, make('th', {scope: 'col'}, 'series'), ...f.x.map(x => make('th', {scope: 'col', class: 'n'}, x.label)), make('th', {scope: 'col', class: 'n'}, f.y.label));
+      const head = make('tr', {}, make('th', {scope: 'col'}, 'series'), ...f.x.map(x => make('th', {scope: 'col', class: 'n'}, x.label)), make('th', {scope: 'col', class: 'n'}, f.y.label), ...(f.z ? [make('th', {scope: 'col', class: 'n'}, f.z)] : []));
       const body = make('tbody');
       for (const s of f.series)
-        s.y.forEach((y, k) => body.append(make('tr', {}, make('td', {}, s.name), ...s.x.map(x => make('td', {class: 'n'}, short(x[k]))), make('td', {class: 'n'}, short(y)))));
+        s.y.forEach((y, k) => body.append(make('tr', {}, make('td', {}, s.name), ...s.x.map(x => make('td', {class: 'n'}, short(x[k]))), make('td', {class: 'n'}, short(y)), ...(f.z ? [make('td', {class: 'n'}, short(s.z?.[k]))] : []))));
       d.append(make('div', {class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'values of ' + f.title}, make('table', {}, make('thead', {}, head), body)));
     });
     return d;
