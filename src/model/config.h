@@ -49,6 +49,10 @@ static inline bool wn_is_encoder(const wn_model_config *c) {
   return c->attention.bidirectional;
 }
 
+/* The first mechanism whose gates have a loss that asks for less (attention/registry.h), as its array is called; NULL:
+ * there is none. */
+const char *wn_model_gates_with_loss(const wn_model_config *config);
+
 /* Can the model have segment recurrence? */
 wn_status wn_model_recurrence_check(wn_context *ctx, const char *where, const wn_model_config *config);
 
