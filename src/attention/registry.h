@@ -70,6 +70,9 @@ struct wn_mechanism_input {
    * falls from 1 in training). NULL: there is none. */
   bool kept_by_age;
   void (*kept_loss)(const wn_attention_config *config, double *coefficient, double *keep);
+  /* Of gates: what x w^T + b is divided by before the transform, and whether training adds noise to it first (wn_noise;
+   * one mechanism may have noise). NULL: 1, none. */
+  void (*relaxed)(const wn_attention_config *config, double *temperature, bool *noise);
   size_t strides; /* offset of its struct wn_stride in struct wn_attention; unused for a map's */
   /* When a model without the mechanism is adapted: w starts at 0 and b at bias_neutral, or w stays random, or w is
    * copied from the model's query or key projection (`source`), from head source_head of each of `heads` groups. */

@@ -156,27 +156,18 @@ static wn_status config_check_ranges(wn_context *ctx, const wn_model_config *con
   return status;
 }
 
-const char *wn_model_gates_with_loss(const wn_model_config *c) {
-  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
-  const int n = wn_layer_inputs(c, in);
-  for (int i = 0; i < n; i++) {
-    double coefficient = 0, keep;
-    if (in[i].how->kept_loss) in[i].how->kept_loss(&c->attention, &coefficient, &keep);
-    if (coefficient > 0) return in[i].how->array;
-  }
-  return NULL;
-}
-
 wn_status wn_model_recurrence_check(wn_context *ctx, const char *where, const wn_model_config *c) {
   if (c->position == WN_POS_LEARNED)
     return wn_fail(ctx, WN_ERR_CONFIG,
                    "%s: recurrence (memory) needs relative positions; position is \"learned\" (choose \"rope\" "
                    "or \"none\" with attention.relative)",
                    where);
-  const char *gates = wn_model_gates_with_loss(c);
-  if (gates)
-    return wn_fail(ctx, WN_ERR_CONFIG, "%s: recurrence (memory) and attention.%s.loss exclude each other", where,
-                   gates);
+  for (enum wn_gates_have what = WN_GATES_LOSS; what <= WN_GATES_NOISE; what++) {
+    const char *gates = wn_model_gates_with(c, what);
+    if (gates)
+      return wn_fail(ctx, WN_ERR_CONFIG, "%s: recurrence (memory) and attention.%s.%s exclude each other", where, gates,
+                     what == WN_GATES_LOSS ? "loss" : "noise");
+  }
   return WN_OK;
 }
 

@@ -14,6 +14,19 @@ int wn_layer_inputs(const wn_model_config *c, struct wn_attention_input *out) {
   return wn_attention_inputs(&c->attention, &dims, out);
 }
 
+const char *wn_model_gates_with(const wn_model_config *c, enum wn_gates_have what) {
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int n = wn_layer_inputs(c, in);
+  for (int i = 0; i < n; i++) {
+    double coefficient = 0, unused;
+    bool noise = false;
+    if (in[i].how->kept_loss) in[i].how->kept_loss(&c->attention, &coefficient, &unused);
+    if (in[i].how->relaxed) in[i].how->relaxed(&c->attention, &unused, &noise);
+    if (what == WN_GATES_LOSS ? coefficient > 0 : noise) return in[i].how->array;
+  }
+  return NULL;
+}
+
 struct wn_linear wn_input_projection(const struct wn_run *run, int64_t l, const struct wn_attention_input *in,
                                      int64_t rows) {
   const struct wn_layer_params *p = &run->model->layers[l];
@@ -29,8 +42,31 @@ static enum wn_sigmoid_kind input_kind(const struct wn_attention_input *in) {
   return in->how->transform == WN_INPUT_SIGMOID ? WN_SIGMOID : WN_SIGMOID_LOG;
 }
 
+/* y /= temperature, of `rows` rows. */
+static wn_status input_cool(struct wn_run *run, const struct wn_attention_input *in, int64_t rows, void *y) {
+  double temperature = 1;
+  bool noise;
+  if (in->how->relaxed) in->how->relaxed(&run->model->config.attention, &temperature, &noise);
+  return temperature == 1
+             ? WN_OK
+             : wn_run_scale_forward(run, &(struct wn_scale){.n = rows * in->width, .factor = 1 / temperature, .x = y});
+}
+
+static wn_status input_noise(struct wn_run *run, int64_t l, const struct wn_attention_input *in, void *y) {
+  const wn_model_config *c = &run->model->config;
+  double temperature;
+  bool noise = false;
+  if (in->how->relaxed) in->how->relaxed(&c->attention, &temperature, &noise);
+  if (!noise || !run->training) return WN_OK;
+  return wn_run_noise_forward(run, &(struct wn_noise){.n = run->B * run->T * in->width,
+                                                      .seed = run->seed,
+                                                      .stream = run->stream + wn_decoder_streams(c) - 1 - (uint64_t)l,
+                                                      .x = y});
+}
+
 wn_status wn_input_transform(struct wn_run *run, const struct wn_attention_input *in, int64_t rows, void *y) {
   const struct wn_sigmoid a = input_sigmoid(in, input_kind(in), 1, rows, y, NULL);
+  WN_TRY(input_cool(run, in, rows, y));
   return in->how->transform == WN_INPUT_LINEAR ? WN_OK : wn_run_sigmoid_forward(run, &a);
 }
 
@@ -44,7 +80,8 @@ wn_status wn_input_transform_back(struct wn_run *run, const struct wn_attention_
   const bool sums = in->how->transform == WN_INPUT_LOG_SIGMOID_SUMS;
   const struct wn_sigmoid a =
       input_sigmoid(in, sums ? WN_SIGMOID_SUMS : input_kind(in), B, T, (void *)(uintptr_t)y, d_y);
-  return in->how->transform == WN_INPUT_LINEAR ? WN_OK : wn_run_sigmoid_backward(run, &a);
+  if (in->how->transform != WN_INPUT_LINEAR) WN_TRY(wn_run_sigmoid_backward(run, &a));
+  return input_cool(run, in, B * T, d_y);
 }
 
 wn_status wn_inputs_sum(struct wn_run *run, const struct wn_layer_acts *a) {
@@ -69,6 +106,7 @@ wn_status wn_inputs_forward(struct wn_run *run, int64_t l, struct wn_layer_acts 
     if (in[i].how->of_keys != of_keys) continue;
     void *y = a->input[in[i].slot];
     WN_TRY(wn_run_project(run, input_of_layer(run, l, &in[i]), a->n1, y));
+    WN_TRY(input_noise(run, l, &in[i], y));
     WN_TRY(wn_input_transform(run, &in[i], M, y));
   }
   return WN_OK;

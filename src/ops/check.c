@@ -240,6 +240,13 @@ wn_status wn_check_dropout(const struct wn_exec *exec, const struct wn_dropout *
   return wn_check_pointer(c, "x", a->x);
 }
 
+wn_status wn_check_noise(const struct wn_exec *exec, const struct wn_noise *a, bool backward) {
+  const struct wn_check c = {exec, "noise"};
+  (void)backward;
+  WN_TRY(wn_check_least(c, "n", a->n, 0));
+  return wn_check_pointer(c, "x", a->x);
+}
+
 wn_status wn_check_add(const struct wn_exec *exec, const struct wn_add *a, bool backward) {
   const struct wn_check c = {exec, "add"};
   (void)backward;

@@ -230,6 +230,14 @@ struct wn_dropout {
   void *x; /* [n] */
 };
 
+/* x += log(u / (1 - u)), noise with the logistic distribution, the difference of two of Gumbel's: u = (word + 1/2) /
+ * 2^32 of the word that dropout would draw for i. Backward is the identity and needs no call. */
+struct wn_noise {
+  int64_t n;
+  uint64_t seed, stream;
+  void *x; /* [n] */
+};
+
 /* y = x + z (element-wise), any may alias. Backward is the identity and needs no call. */
 struct wn_add {
   int64_t n;
@@ -418,6 +426,7 @@ struct wn_sumsq {
   X(act, struct wn_act, true)                                                                                          \
   X(experts, struct wn_experts, true)                                                                                  \
   X(dropout, struct wn_dropout, false)                                                                                 \
+  X(noise, struct wn_noise, false)                                                                                     \
   X(add, struct wn_add, false)                                                                                         \
   X(softcap, struct wn_softcap, false)                                                                                 \
   X(scale, struct wn_scale, false)                                                                                     \

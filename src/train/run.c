@@ -497,7 +497,7 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
   tell_strength(&r);
   if (recipe)
     WN_TRY_GOTO(wn_recipe_warn_idle(ctx, &r.recipe), done); /* only for a new run or recipe: one warning is enough */
-  const char *gates = wn_model_gates_with_loss(&r.recipe.model);
+  const char *gates = wn_model_gates_with(&r.recipe.model, WN_GATES_LOSS);
   const bool mem = r.recipe.model.attention.selective.mem.enabled;
   if (r.saved_step < t->steps && (mem || gates) && t->mem.from_step >= t->steps)
     wn_log(ctx, WN_LOG_WARNING, "%s%s never act%s: train.mem.from_step is %lld of %lld steps", mem ? "L_mem" : "",

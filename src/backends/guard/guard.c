@@ -59,6 +59,7 @@ static const struct guard_field experts_fields[GUARD_FIELDS] = {GUARD(experts, x
                                                                 GUARD(experts, d_router),
                                                                 GUARD(experts, d_shared_gate)};
 static const struct guard_field dropout_fields[GUARD_FIELDS] = {GUARD(dropout, x)};
+static const struct guard_field noise_fields[GUARD_FIELDS] = {GUARD(noise, x)};
 static const struct guard_field add_fields[GUARD_FIELDS] = {GUARD(add, x), GUARD(add, z), GUARD(add, y)};
 static const struct guard_field softcap_fields[GUARD_FIELDS] = {GUARD(softcap, x)};
 static const struct guard_field scale_fields[GUARD_FIELDS] = {GUARD(scale, x)};
@@ -191,6 +192,7 @@ GUARD_NO_ROOM(norm)
 GUARD_NO_ROOM(rope)
 GUARD_NO_ROOM(act)
 GUARD_NO_ROOM(dropout)
+GUARD_NO_ROOM(noise)
 GUARD_NO_ROOM(add)
 GUARD_NO_ROOM(softcap)
 GUARD_NO_ROOM(scale)

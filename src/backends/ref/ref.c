@@ -33,6 +33,7 @@ static const struct wn_backend table = {
     .experts_backward = wn_ref_experts_backward,
     .experts_scratch = wn_ref_experts_scratch,
     .dropout_forward = wn_ref_dropout_forward,
+    .noise_forward = wn_ref_noise_forward,
     .add_forward = wn_ref_add_forward,
     .softcap_forward = wn_ref_softcap_forward,
     .scale_forward = wn_ref_scale_forward,

@@ -261,7 +261,8 @@ class Attention(nn.Module):
             self.span = (nn.Linear(C, H) if self.span_terms.get("dynamic") else
                          nn.Parameter(torch.full((H,), float(self.span_terms.get("init", 0)))))
         self.gates = [name for name in GATES if switched_on(a, name) is not None]
-        self.admitted = (switched_on(a, "write") or {}).get("window", 128)
+        self.relaxed = {"write": switched_on(a, "write") or {}}
+        self.admitted = self.relaxed["write"].get("window", 128)
         for name in self.gates:
             self.add_module(name, nn.Linear(C, Hkv))
         if self.sinks:
@@ -290,8 +291,13 @@ class Attention(nn.Module):
 
     def numbers(self, x, at, cache):
         """{gate: [B,Hkv,T]}: the numbers of these tokens' keys."""
-        out = {name: torch.where(at[:, None] >= 0, fn.logsigmoid(getattr(self, name)(x).float()).transpose(1, 2), 0)
-               for name in self.gates}
+        out = {}
+        for name in self.gates:
+            logits, relaxed = getattr(self, name)(x).float(), self.relaxed.get(name, {})
+            if self.training and relaxed.get("noise"):
+                logits = logits + torch.rand_like(logits).logit(1e-7)
+            logits = logits / relaxed.get("temperature", 1)
+            out[name] = torch.where(at[:, None] >= 0, fn.logsigmoid(logits).transpose(1, 2), 0)
         if "forget" in out:
             sums = out["forget"].double().cumsum(-1)
             if cache is not None:
