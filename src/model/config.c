@@ -162,11 +162,11 @@ wn_status wn_model_recurrence_check(wn_context *ctx, const char *where, const wn
                    "%s: recurrence (memory) needs relative positions; position is \"learned\" (choose \"rope\" "
                    "or \"none\" with attention.relative)",
                    where);
-  for (enum wn_gates_have what = WN_GATES_LOSS; what <= WN_GATES_NOISE; what++) {
+  for (enum wn_gates_have what = WN_GATES_LOSS; what <= WN_GATES_HIDDEN; what++) {
     const char *gates = wn_model_gates_with(c, what);
     if (gates)
       return wn_fail(ctx, WN_ERR_CONFIG, "%s: recurrence (memory) and attention.%s.%s exclude each other", where, gates,
-                     what == WN_GATES_LOSS ? "loss" : "noise");
+                     (const char *[]){"loss", "noise", "hidden"}[what]);
   }
   return WN_OK;
 }

@@ -215,6 +215,15 @@ wn_status wn_check_act(const struct wn_exec *exec, const struct wn_act *a, bool 
   return wn_check_pointer(c, "dx", a->dx);
 }
 
+wn_status wn_check_silu(const struct wn_exec *exec, const struct wn_silu *a, bool backward) {
+  const struct wn_check c = {exec, "silu"};
+  WN_TRY(wn_check_least(c, "n", a->n, 0));
+  WN_TRY(wn_check_pointer(c, "x", a->x));
+  if (!backward) return wn_check_pointer(c, "y", a->y);
+  WN_TRY(wn_check_pointer(c, "dy", a->dy));
+  return wn_check_pointer(c, "dx", a->dx);
+}
+
 wn_status wn_check_softcap(const struct wn_exec *exec, const struct wn_softcap *a, bool backward) {
   const struct wn_check c = {exec, "softcap"};
   (void)backward;

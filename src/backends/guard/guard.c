@@ -80,6 +80,8 @@ static const struct guard_field convert_fields[GUARD_FIELDS] = {GUARD(convert, x
 static const struct guard_field gather_fields[GUARD_FIELDS] = {GUARD(gather, x), GUARD(gather, index),
                                                                GUARD(gather, y)};
 static const struct guard_field sigmoid_fields[GUARD_FIELDS] = {GUARD(sigmoid, x), GUARD(sigmoid, dx)};
+static const struct guard_field silu_fields[GUARD_FIELDS] = {GUARD(silu, x), GUARD(silu, y), GUARD(silu, dy),
+                                                             GUARD(silu, dx)};
 static const struct guard_field loss_sums_fields[GUARD_FIELDS] = {GUARD(loss_sums, loss), GUARD(loss_sums, hit),
                                                                   GUARD(loss_sums, targets), GUARD(loss_sums, sums)};
 static const struct guard_field span_sum_fields[GUARD_FIELDS] = {GUARD(span_sum, row_count), GUARD(span_sum, z),
@@ -206,6 +208,7 @@ GUARD_NO_ROOM(clamp)
 GUARD_NO_ROOM(convert)
 GUARD_NO_ROOM(gather)
 GUARD_NO_ROOM(sigmoid)
+GUARD_NO_ROOM(silu)
 GUARD_NO_ROOM(loss_sums)
 GUARD_NO_ROOM(span_sum)
 GUARD_NO_ROOM(memory_loss)
