@@ -15,6 +15,10 @@ void wn_attention_config_init(wn_attention_config *config) {
 wn_status wn_attention_config_parse(wn_context *ctx, const char *text, wn_attention_config *out) {
   WN_CHECK_CALL(WN_POINTER(text), WN_POINTER(out));
   wn_attention_config_init(out);
+  return wn_attention_config_add(ctx, text, out);
+}
+
+wn_status wn_attention_config_add(wn_context *ctx, const char *text, wn_attention_config *out) {
   json_t *object;
   WN_TRY(wn_json_load_text(ctx, WN_JSON_CONFIG, "attention", text, strlen(text), &object));
   struct wn_field_group groups[WN_MECHANISMS_MAX];

@@ -17,8 +17,8 @@
 /* Heads of the parameters are counted by head0 and head_step. */
 #define MAP(i)                                                                                                         \
   NUMBER(map[i].kind, WN_CALL_SELECTION), NUMBER(map[i].number, WN_CALL_SELECTION),                                    \
-      NUMBER(map[i].n, WN_CALL_SELECTION), NUMBER(map[i].stride, WN_CALL_SELECTION),                                   \
-      ARRAY(map[i].theta, WN_CALL_SELECTION, WN_CALL_REAL, ""),                                                        \
+      NUMBER(map[i].idle, WN_CALL_SELECTION), NUMBER(map[i].n, WN_CALL_SELECTION),                                     \
+      NUMBER(map[i].stride, WN_CALL_SELECTION), ARRAY(map[i].theta, WN_CALL_SELECTION, WN_CALL_REAL, ""),              \
       ARRAY(map[i].dtheta, WN_CALL_TRAINING, WN_CALL_REAL, ""),                                                        \
       STRIDED(map[i].key, WN_CALL_SELECTION, WN_CALL_REAL, "BKV", map[i].s_key),                                       \
       NUMBER(map[i].s_key, WN_CALL_SELECTION),                                                                         \

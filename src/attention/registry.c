@@ -105,6 +105,7 @@ int wn_attention_inputs(const wn_attention_config *config, const struct wn_atten
       const int64_t heads = how->heads(config, dims), size = how->size ? how->size(config, dims) : 1;
       out[n++] = (struct wn_attention_input){
           .slot = slot, .how = how, .array = array, .heads = heads, .size = size, .width = heads * size};
+      if (how->hidden) out[n - 1].hidden = how->hidden(config);
     }
   }
   return n;
@@ -166,6 +167,10 @@ void wn_attention_terms(const wn_attention_config *config, int64_t layer, int64_
       const struct wn_score_map map = out->map[j];
       out->map[j] = out->map[j - 1], out->map[j - 1] = map;
     }
+}
+
+void wn_attention_in_training(struct wn_attention *call) {
+  for (int64_t i = 0; i < call->maps; i++) call->map[i].idle = false;
 }
 
 int64_t wn_attention_keyed(const wn_attention_config *config, int64_t kv_heads, struct wn_score_map *out) {

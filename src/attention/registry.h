@@ -47,7 +47,8 @@ struct wn_mechanism_array {
   bool (*is_scheduled)(const wn_attention_config *config); /* does training set it, from 0 to 1? NULL: no */
 };
 
-/* How the model computes an array of role INPUT from its layer's input x, for every token: y = transform(x w^T + b). */
+/* How the model computes an array of role INPUT from its layer's input x, for every token: y = transform(x w^T + b);
+ * or, with a hidden layer, y = transform(silu(x v^T + a) w^T + b). */
 enum wn_input_transform {
   WN_INPUT_LINEAR,
   WN_INPUT_SIGMOID,
@@ -59,6 +60,9 @@ struct wn_mechanism_input {
   const char *array;  /* the name of the array, one of the mechanism's */
   const char *weight; /* names after "layers.N.": w [heads*size, C], initialised as projections are, */
   const char *bias;   /* and b [heads*size]; or NULL */
+  int64_t (*hidden)(const wn_attention_config *config); /* units of the hidden layer; 0 or NULL: there is none */
+  const char *hidden_weight; /* v [hidden,C]; random also when a model is adapted; w is then [heads*size,hidden] */
+  const char *hidden_bias;   /* a [hidden] */
   int64_t (*heads)(const wn_attention_config *config, const struct wn_attention_dims *dims);
   int64_t (*size)(const wn_attention_config *config, const struct wn_attention_dims *dims); /* NULL: 1 */
   bool of_keys;    /* true: one entry per key, also for keys of a cache or of earlier blocks; false: one per query */
@@ -70,6 +74,9 @@ struct wn_mechanism_input {
    * falls from 1 in training). NULL: there is none. */
   bool kept_by_age;
   void (*kept_loss)(const wn_attention_config *config, double *coefficient, double *keep);
+  /* Of gates: what x w^T + b is divided by before the transform, and whether training adds noise to it first (wn_noise;
+   * one mechanism may have noise). NULL: 1, none. */
+  void (*relaxed)(const wn_attention_config *config, double *temperature, bool *noise);
   size_t strides; /* offset of its struct wn_stride in struct wn_attention; unused for a map's */
   /* When a model without the mechanism is adapted: w starts at 0 and b at bias_neutral, or w stays random, or w is
    * copied from the model's query or key projection (`source`), from head source_head of each of `heads` groups. */
@@ -189,6 +196,7 @@ struct wn_attention_input {
   const struct wn_mechanism_input *how;
   const struct wn_mechanism_array *array;
   int64_t heads, size, width; /* width: heads * size numbers per token */
+  int64_t hidden;             /* units of its hidden layer, or 0 */
 };
 int wn_attention_inputs(const wn_attention_config *config, const struct wn_attention_dims *dims,
                         struct wn_attention_input out[WN_MECHANISM_INPUTS_MAX]);
@@ -202,10 +210,16 @@ int wn_attention_field_groups(const char *prefix, size_t base, struct wn_field_g
 wn_status wn_attention_config_check(wn_context *ctx, const char *where, const wn_attention_config *config,
                                     const struct wn_attention_shape *shape);
 
+/* wn_attention_config_parse, but keys that `text` lacks stay as they are. */
+wn_status wn_attention_config_add(wn_context *ctx, const char *text, wn_attention_config *out);
+
 /* Sets the terms of the operation that the configuration decides, for layer `layer` (-1: patterns over the layers are
  * ignored): the scale (1/sqrt(head_size) unless given), which terms are on, and their numbers. out->H and out->Hkv are
  * set before. The caller sets the arrays, dropout's seed, and dropout.p = 0 outside training. */
 void wn_attention_terms(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out);
+
+/* In training no map is idle. */
+void wn_attention_in_training(struct wn_attention *call);
 
 /* The operation of a public call, checked. The plan in run.c adds the arrays that backward needs. */
 wn_status wn_attention_call(wn_context *ctx, const wn_attention_config *config, const wn_attention_arrays *arrays,

@@ -162,14 +162,11 @@ wn_status wn_model_recurrence_check(wn_context *ctx, const char *where, const wn
                    "%s: recurrence (memory) needs relative positions; position is \"learned\" (choose \"rope\" "
                    "or \"none\" with attention.relative)",
                    where);
-  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
-  const int n = wn_layer_inputs(c, in);
-  for (int i = 0; i < n; i++) {
-    double coefficient = 0, keep;
-    if (in[i].how->kept_loss) in[i].how->kept_loss(&c->attention, &coefficient, &keep);
-    if (coefficient > 0)
-      return wn_fail(ctx, WN_ERR_CONFIG, "%s: recurrence (memory) and attention.%s.loss exclude each other", where,
-                     in[i].how->array);
+  for (enum wn_gates_have what = WN_GATES_LOSS; what <= WN_GATES_HIDDEN; what++) {
+    const char *gates = wn_model_gates_with(c, what);
+    if (gates)
+      return wn_fail(ctx, WN_ERR_CONFIG, "%s: recurrence (memory) and attention.%s.%s exclude each other", where, gates,
+                     (const char *[]){"loss", "noise", "hidden"}[what]);
   }
   return WN_OK;
 }

@@ -49,6 +49,11 @@ static inline bool wn_is_encoder(const wn_model_config *c) {
   return c->attention.bidirectional;
 }
 
+/* The first mechanism whose gates have a loss that asks for less, noise in training, or a hidden layer
+ * (attention/registry.h), as its array is called; NULL: there is none (inputs.c). */
+enum wn_gates_have { WN_GATES_LOSS, WN_GATES_NOISE, WN_GATES_HIDDEN };
+const char *wn_model_gates_with(const wn_model_config *config, enum wn_gates_have what);
+
 /* Can the model have segment recurrence? */
 wn_status wn_model_recurrence_check(wn_context *ctx, const char *where, const wn_model_config *config);
 

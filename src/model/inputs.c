@@ -1,6 +1,6 @@
 /* The arrays of role INPUT that attention mechanisms read. The mechanism's struct (attention/registry.h) says how the
  * model computes such an array from x, the input of the layer's attention:
- *   y[t] = transform(x[t] w^T + b)
+ *   y[t] = transform(x[t] w^T + b), or with a hidden layer transform(silu(x[t] v^T + a) w^T + b)
  * one row per token. Cost: 2 C width operations per token and input, twice that backward. */
 #include <string.h>
 
@@ -14,11 +14,25 @@ int wn_layer_inputs(const wn_model_config *c, struct wn_attention_input *out) {
   return wn_attention_inputs(&c->attention, &dims, out);
 }
 
+const char *wn_model_gates_with(const wn_model_config *c, enum wn_gates_have what) {
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int n = wn_layer_inputs(c, in);
+  for (int i = 0; i < n; i++) {
+    double coefficient = 0, unused;
+    bool noise = false;
+    if (in[i].how->kept_loss) in[i].how->kept_loss(&c->attention, &coefficient, &unused);
+    if (in[i].how->relaxed) in[i].how->relaxed(&c->attention, &unused, &noise);
+    const bool has[] = {coefficient > 0, noise, in[i].hidden > 0};
+    if (has[what]) return in[i].how->array;
+  }
+  return NULL;
+}
+
 struct wn_linear wn_input_projection(const struct wn_run *run, int64_t l, const struct wn_attention_input *in,
                                      int64_t rows) {
   const struct wn_layer_params *p = &run->model->layers[l];
-  return wn_run_projection(run, rows, run->model->config.width, in->width, p->input_weight[in->slot],
-                           p->input_bias[in->slot]);
+  return wn_run_projection(run, rows, in->hidden > 0 ? in->hidden : run->model->config.width, in->width,
+                           p->input_weight[in->slot], p->input_bias[in->slot]);
 }
 
 static struct wn_sigmoid input_sigmoid(const struct wn_attention_input *in, enum wn_sigmoid_kind kind, int64_t B,
@@ -29,8 +43,31 @@ static enum wn_sigmoid_kind input_kind(const struct wn_attention_input *in) {
   return in->how->transform == WN_INPUT_SIGMOID ? WN_SIGMOID : WN_SIGMOID_LOG;
 }
 
+/* y /= temperature, of `rows` rows. */
+static wn_status input_cool(struct wn_run *run, const struct wn_attention_input *in, int64_t rows, void *y) {
+  double temperature = 1;
+  bool noise;
+  if (in->how->relaxed) in->how->relaxed(&run->model->config.attention, &temperature, &noise);
+  return temperature == 1
+             ? WN_OK
+             : wn_run_scale_forward(run, &(struct wn_scale){.n = rows * in->width, .factor = 1 / temperature, .x = y});
+}
+
+static wn_status input_noise(struct wn_run *run, int64_t l, const struct wn_attention_input *in, void *y) {
+  const wn_model_config *c = &run->model->config;
+  double temperature;
+  bool noise = false;
+  if (in->how->relaxed) in->how->relaxed(&c->attention, &temperature, &noise);
+  if (!noise || !run->training) return WN_OK;
+  return wn_run_noise_forward(run, &(struct wn_noise){.n = run->B * run->T * in->width,
+                                                      .seed = run->seed,
+                                                      .stream = run->stream + wn_decoder_streams(c) - 1 - (uint64_t)l,
+                                                      .x = y});
+}
+
 wn_status wn_input_transform(struct wn_run *run, const struct wn_attention_input *in, int64_t rows, void *y) {
   const struct wn_sigmoid a = input_sigmoid(in, input_kind(in), 1, rows, y, NULL);
+  WN_TRY(input_cool(run, in, rows, y));
   return in->how->transform == WN_INPUT_LINEAR ? WN_OK : wn_run_sigmoid_forward(run, &a);
 }
 
@@ -44,7 +81,8 @@ wn_status wn_input_transform_back(struct wn_run *run, const struct wn_attention_
   const bool sums = in->how->transform == WN_INPUT_LOG_SIGMOID_SUMS;
   const struct wn_sigmoid a =
       input_sigmoid(in, sums ? WN_SIGMOID_SUMS : input_kind(in), B, T, (void *)(uintptr_t)y, d_y);
-  return in->how->transform == WN_INPUT_LINEAR ? WN_OK : wn_run_sigmoid_backward(run, &a);
+  if (in->how->transform != WN_INPUT_LINEAR) WN_TRY(wn_run_sigmoid_backward(run, &a));
+  return input_cool(run, in, B * T, d_y);
 }
 
 wn_status wn_inputs_sum(struct wn_run *run, const struct wn_layer_acts *a) {
@@ -54,11 +92,47 @@ wn_status wn_inputs_sum(struct wn_run *run, const struct wn_layer_acts *a) {
   return WN_OK;
 }
 
-/* The projection that computes an input from the normed x that the layer keeps. */
+/* The projection that computes an input, or its hidden layer, from the normed x that the layer keeps. */
 static struct wn_linear input_of_layer(const struct wn_run *run, int64_t l, const struct wn_attention_input *in) {
-  struct wn_linear a = wn_input_projection(run, l, in, run->B * run->T);
+  const struct wn_layer_params *p = &run->model->layers[l];
+  const int64_t M = run->B * run->T, s = in->slot;
+  struct wn_linear a = in->hidden > 0 ? wn_run_projection(run, M, run->model->config.width, in->hidden,
+                                                          p->hidden_weight[s], p->hidden_bias[s])
+                                      : wn_input_projection(run, l, in, M);
   a.x_type = wn_type_field(run->types.norms);
   return a;
+}
+
+static struct wn_silu input_silu(const struct wn_run *run, const struct wn_attention_input *in,
+                                 const struct wn_layer_acts *a, void *d) {
+  return (struct wn_silu){
+      .n = run->B * run->T * in->hidden, .x = a->hidden[in->slot], .y = a->hidden_act[in->slot], .dy = d, .dx = d};
+}
+
+/* y = x w^T + b, through the hidden layer if there is one. */
+static wn_status input_project(struct wn_run *run, int64_t l, const struct wn_attention_input *in,
+                               const struct wn_layer_acts *a, void *y) {
+  const struct wn_linear first = input_of_layer(run, l, in);
+  if (in->hidden == 0) return wn_run_project(run, first, a->n1, y);
+  const struct wn_silu silu = input_silu(run, in, a, NULL);
+  WN_TRY(wn_run_project(run, first, a->n1, a->hidden[in->slot]));
+  WN_TRY(wn_run_silu_forward(run, &silu));
+  return wn_run_project(run, wn_input_projection(run, l, in, run->B * run->T), a->hidden_act[in->slot], y);
+}
+
+static wn_status input_project_back(struct wn_run *run, int64_t l, const struct wn_attention_input *in,
+                                    const struct wn_layer_acts *a, const struct wn_layer_temp *temp, void *d_x) {
+  const struct wn_linear first = input_of_layer(run, l, in);
+  void *d = temp->d_input[in->slot];
+  if (in->hidden > 0) {
+    void *d_hidden = temp->d_hidden[in->slot];
+    const struct wn_silu silu = input_silu(run, in, a, d_hidden);
+    WN_TRY(wn_run_project_back(run, wn_input_projection(run, l, in, run->B * run->T), a->hidden_act[in->slot], d,
+                               d_hidden, false));
+    WN_TRY(wn_run_silu_backward(run, &silu));
+    d = d_hidden;
+  }
+  return wn_run_project_back(run, first, a->n1, d, d_x, true);
 }
 
 wn_status wn_inputs_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, bool of_keys) {
@@ -68,7 +142,8 @@ wn_status wn_inputs_forward(struct wn_run *run, int64_t l, struct wn_layer_acts 
   for (int i = 0; i < n; i++) {
     if (in[i].how->of_keys != of_keys) continue;
     void *y = a->input[in[i].slot];
-    WN_TRY(wn_run_project(run, input_of_layer(run, l, &in[i]), a->n1, y));
+    WN_TRY(input_project(run, l, &in[i], a, y));
+    WN_TRY(input_noise(run, l, &in[i], y));
     WN_TRY(wn_input_transform(run, &in[i], M, y));
   }
   return WN_OK;
@@ -164,7 +239,7 @@ wn_status wn_inputs_backward(struct wn_run *run, int64_t l, const struct wn_laye
     void *d_y = temp->d_input[in[i].slot];
     WN_TRY(gates_backward(run, &in[i], a, d_y));
     WN_TRY(wn_input_transform_back(run, &in[i], run->B, run->T, a->input[in[i].slot], d_y));
-    WN_TRY(wn_run_project_back(run, input_of_layer(run, l, &in[i]), a->n1, d_y, d_x, true));
+    WN_TRY(input_project_back(run, l, &in[i], a, temp, d_x));
   }
   return WN_OK;
 }

@@ -27,15 +27,17 @@ static bool layer_has_mem(const wn_model_config *c) {
   return c->attention.selective.enabled && c->attention.selective.mem.enabled;
 }
 
-/* Lays out the mechanisms' inputs, by slot; with recurrence, those with an entry per key are in its rooms. */
-static void inputs_lay(const wn_model_config *c, int64_t M, wn_dtype dtype, bool recurrent, struct wn_arrays *arrays,
-                       void *out[WN_MECHANISM_INPUTS_MAX]) {
+/* Lays out the mechanisms' inputs, by slot, or arrays of their hidden layers; with recurrence, inputs with an entry per
+ * key are in its rooms. */
+static void inputs_lay(const wn_model_config *c, int64_t M, wn_dtype dtype, bool recurrent, bool hidden,
+                       struct wn_arrays *arrays, void *out[WN_MECHANISM_INPUTS_MAX]) {
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_layer_inputs(c, in);
   memset(out, 0, WN_MECHANISM_INPUTS_MAX * sizeof *out);
   for (int i = 0; i < n; i++) {
+    const int64_t width = hidden ? in[i].hidden : in[i].width;
     const struct wn_array row[] = {WN_ARRAY_SIZED(out[in[i].slot], wn_dtype_size(dtype), in[i].array->name,
-                                                  !(recurrent && in[i].how->of_keys), WN_DIMS(M, in[i].width))};
+                                                  width > 0 && !(recurrent && in[i].how->of_keys), WN_DIMS(M, width))};
     WN_ARRAYS_LAY(arrays, row);
   }
 }
@@ -108,7 +110,9 @@ bool wn_layer_acts_plan(const wn_model_config *c, struct wn_layer_types types, i
   WN_ARRAYS_LAY(&d, derived);
   WN_ARRAYS_LAY(&x, exact);
   if (recurrent) WN_ARRAYS_LAY(&x, exact_q);
-  inputs_lay(c, M, types.all, recurrent, &x, out->input);
+  inputs_lay(c, M, types.all, recurrent, false, &x, out->input);
+  inputs_lay(c, M, types.all, recurrent, true, &x, out->hidden);
+  inputs_lay(c, M, types.all, recurrent, true, &x, out->hidden_act);
   if (blocks->one_act) out->act = blocks->act;
   blocks->large_bytes = l.bytes;
   blocks->derived_bytes = d.bytes;
@@ -134,7 +138,8 @@ void wn_layer_temp_lay(const wn_model_config *c, struct wn_layer_types types, in
   };
   memset(out, 0, sizeof *out);
   WN_ARRAYS_LAY(arrays, rows);
-  if (backward) inputs_lay(c, M, types.all, recurrent, arrays, out->d_input);
+  if (backward) inputs_lay(c, M, types.all, recurrent, false, arrays, out->d_input);
+  if (backward) inputs_lay(c, M, types.all, recurrent, true, arrays, out->d_hidden);
 }
 
 /* ---- the layer's parts ---- */
@@ -351,6 +356,7 @@ void wn_layer_attention(const struct wn_run *run, int64_t l, const struct wn_lay
   out->dropout.seed = run->seed;
   out->dropout.stream = run->stream + (uint64_t)(1 + 2 * c->layers + l);
   if (!run->training) out->dropout.p = 0;
+  if (run->training) wn_attention_in_training(out);
   out->q = c->qk_norm ? a->q : a->qkv;
   out->k = c->qk_norm ? a->k : wn_element(a->qkv, H * D, rows);
   out->v = wn_element(a->qkv, (H + Hkv) * D, rows);

@@ -35,9 +35,11 @@ struct wn_layer_acts {
    * from them again, and the values must agree. */
   void *qkv; /* [M,N] q, k and v of each row, concatenated; with recurrence [M,H*D], only q */
   void *kv;  /* [B*(rows+T), 2 Hkv*D] with recurrence: keys and values of earlier tokens and of the block */
-  void *input[WN_MECHANISM_INPUTS_MAX]; /* [M,width] the mechanisms' inputs, by slot, else NULL; with recurrence those
-                                           per key have the rows of kv */
-  void *rstd1, *mean1, *rstd2, *mean2;  /* [M]; means NULL for RMSNorm */
+  void *input[WN_MECHANISM_INPUTS_MAX];  /* [M,width] the mechanisms' inputs, by slot, else NULL; with recurrence those
+                                            per key have the rows of kv */
+  void *hidden[WN_MECHANISM_INPUTS_MAX]; /* [M,hidden] of inputs with a hidden layer: before its activation */
+  void *hidden_act[WN_MECHANISM_INPUTS_MAX];           /* [M,hidden] and after it */
+  void *rstd1, *mean1, *rstd2, *mean2;                 /* [M]; means NULL for RMSNorm */
   void *rstd_out1, *mean_out1, *rstd_out2, *mean_out2; /* [M] */
   void *rstd_q, *mean_q;                               /* [M*H] */
   void *rstd_k, *mean_k;                               /* [M*Hkv] */
@@ -82,7 +84,8 @@ struct wn_layer_temp {
   void *d_q, *d_k;                        /* as q, k */
   void *d_input[WN_MECHANISM_INPUTS_MAX]; /* as input; with recurrence d_kv, d_k and the inputs per key are in its rooms
                                            */
-  void *d_ckv;                            /* as ckv */
+  void *d_hidden[WN_MECHANISM_INPUTS_MAX]; /* as hidden */
+  void *d_ckv;                             /* as ckv */
 };
 void wn_layer_temp_lay(const wn_model_config *config, struct wn_layer_types types, int64_t B, int64_t T, bool recurrent,
                        bool backward, struct wn_arrays *arrays, struct wn_layer_temp *out);

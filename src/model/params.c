@@ -92,7 +92,8 @@ static const struct param_row outer_rows[] = {
     ROW("rope.long_factors", OUTER(rope_long), .when = ROPE_LONG, .start = GAIN, .size = {ANGLES}),
 };
 
-/* Names of rows that stand for all mechanisms' inputs at this place in files; each input has a weight and a bias. */
+/* Names of rows that stand for all mechanisms' inputs at this place in files; each input has a weight and a
+ * bias, and so has its hidden layer. */
 static const char inputs_before_out[] = "inputs before attn.out", inputs_of_layer[] = "inputs";
 
 static const struct param_row layer_rows[] = {
@@ -249,27 +250,34 @@ static const char *param_of_mechanism(const wn_model_config *c, enum wn_array_ro
   return array->param;
 }
 
-/* Fills in the weight or bias of the mechanisms' input number `slot`, if its place in files is `before_out`. Returns
- * its name. */
-static const char *param_of_input(const wn_model_config *c, int slot, bool bias, bool before_out,
+/* The tensors of a mechanism's input, in the order of files. */
+enum input_tensor { HIDDEN_WEIGHT, HIDDEN_BIAS, INPUT_WEIGHT, INPUT_BIAS, INPUT_TENSORS };
+static const size_t input_index[INPUT_TENSORS] = {LAYER(hidden_weight), LAYER(hidden_bias), LAYER(input_weight),
+                                                  LAYER(input_bias)};
+
+/* Fills in a tensor of the mechanisms' input number `slot`, if its place in files is `before_out`. Returns its name. */
+static const char *param_of_input(const wn_model_config *c, int slot, enum input_tensor tensor, bool before_out,
                                   struct wn_param *row) {
   const struct wn_attention_dims dims = param_dims(c);
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_attention_inputs(&c->attention, &dims, in);
+  const bool bias = tensor == HIDDEN_BIAS || tensor == INPUT_BIAS, hidden = tensor <= HIDDEN_BIAS;
   for (int i = 0; i < n; i++) {
     const struct wn_mechanism_input *how = in[i].how;
-    if (in[i].slot != slot || how->before_out != before_out || (bias && !how->bias)) continue;
+    const char *names[INPUT_TENSORS] = {how->hidden_weight, how->hidden_bias, how->weight, how->bias};
+    if (in[i].slot != slot || how->before_out != before_out || !names[tensor] || (hidden && in[i].hidden == 0))
+      continue;
     row->ndim = bias ? 1 : 2;
-    row->shape[0] = in[i].width;
-    row->shape[1] = bias ? 0 : c->width;
+    row->shape[0] = hidden ? in[i].hidden : in[i].width;
+    row->shape[1] = bias ? 0 : hidden || in[i].hidden == 0 ? c->width : in[i].hidden;
     row->init_std = bias ? 0 : c->init_std;
-    row->init_value = bias ? how->bias_init : 0;
+    row->init_value = tensor == INPUT_BIAS ? how->bias_init : 0;
     row->decay = row->packs = !bias;
-    row->matrix = !bias && in[i].size > 1;
+    row->matrix = !bias && (hidden || in[i].size > 1);
     row->mechanism = true;
-    row->neutral = bias ? how->bias_neutral : 0;
-    row->projects = bias ? NULL : how;
-    return bias ? how->bias : how->weight;
+    row->neutral = tensor == INPUT_BIAS ? how->bias_neutral : tensor == HIDDEN_WEIGHT ? NAN : 0;
+    row->projects = tensor == INPUT_WEIGHT ? how : NULL;
+    return names[tensor];
   }
   return "";
 }
@@ -278,7 +286,7 @@ static const char *param_of_input(const wn_model_config *c, int slot, bool bias,
 
 enum {
   HEAD_SLOTS = ROWS(outer_rows) + WN_MECHANISM_PARAMETERS_MAX,
-  INPUT_SLOTS = 2 * WN_MECHANISM_INPUTS_MAX,
+  INPUT_SLOTS = INPUT_TENSORS * WN_MECHANISM_INPUTS_MAX,
   LAYER_SLOTS = ROWS(layer_rows) - 2 + 2 * INPUT_SLOTS + WN_MECHANISM_PARAMETERS_MAX,
   TAIL_SLOTS = ROWS(tail_rows),
 };
@@ -315,9 +323,9 @@ static const char *layer_slot(const wn_model_config *c, int64_t s, struct wn_par
       continue;
     }
     if (inputs) {
-      const size_t at = (size_t)(s / 2) * sizeof(int);
-      *index = s % 2 ? LAYER(input_bias) + at : LAYER(input_weight) + at;
-      return param_of_input(c, (int)(s / 2), s % 2, of->name == inputs_before_out, row);
+      const enum input_tensor tensor = (enum input_tensor)(s % INPUT_TENSORS);
+      *index = input_index[tensor] + (size_t)(s / INPUT_TENSORS) * sizeof(int);
+      return param_of_input(c, (int)(s / INPUT_TENSORS), tensor, of->name == inputs_before_out, row);
     }
     *index = of->index;
     param_own(c, of, row);

@@ -31,7 +31,7 @@ struct wn_param {
   enum wn_param_range range;
   bool mechanism; /* belongs to an attention mechanism; a model without that mechanism lacks it */
   bool scheduled; /* training sets it (train/adapt_rows.h); it is not learned */
-  double neutral; /* of a mechanism: its first value when a model without the mechanism is adapted */
+  double neutral; /* of a mechanism: its first value when a model without the mechanism is adapted; NAN: random */
   const struct wn_mechanism_input *projects; /* set if this is the weight of a mechanism's input; or NULL */
   bool packs;                                /* may be packed: a projection or a token table */
 };
@@ -68,7 +68,8 @@ struct wn_layer_params {
   int router, shared_in, shared_out, shared_gate, experts; /* expert e has rows experts + 2e and experts + 2e + 1 */
   int post_norm1_gain, post_norm1_shift, post_norm2_gain, post_norm2_shift; /* norms on the two branches' outputs */
   int input_weight[WN_MECHANISM_INPUTS_MAX],
-      input_bias[WN_MECHANISM_INPUTS_MAX]; /* for the mechanisms' inputs, by slot */
+      input_bias[WN_MECHANISM_INPUTS_MAX], /* for the mechanisms' inputs, by slot */
+      hidden_weight[WN_MECHANISM_INPUTS_MAX], hidden_bias[WN_MECHANISM_INPUTS_MAX]; /* for their hidden layers */
   /* The attention over an encoder's states. */
   int cross_gain, cross_shift, cross_q_weight, cross_q_bias, cross_kv_weight, cross_kv_bias, cross_out_weight,
       cross_out_bias;

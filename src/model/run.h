@@ -130,10 +130,11 @@ WN_OPS(WN_RUN_DECLARE)
 
 /* Dropout; each place has random numbers of its own. Places: 0: embedding; 1+2l and 2+2l: layer l's branches; 1+2L+l:
  * its attention weights; 1+3L+l: its hidden activations; with an encoder 1+4L+l: the branch that attends to it; 1+5L+l:
- * that attention's weights; then the encoder's own. */
+ * that attention's weights; then, where gates have noise, it of layers L-1 to 0; then the encoder's own. */
 wn_status wn_run_dropout(struct wn_run *run, int64_t place, void *x);
 static inline uint64_t wn_decoder_streams(const wn_model_config *c) {
-  return (uint64_t)((c->encoder.layers > 0 ? 6 : 4) * c->layers + 1);
+  return (uint64_t)(((c->encoder.layers > 0 ? 6 : 4) + (wn_model_gates_with(c, WN_GATES_NOISE) ? 1 : 0)) * c->layers +
+                    1);
 }
 static inline uint64_t wn_run_streams(const wn_model_config *c) {
   return wn_decoder_streams(c) + (c->encoder.layers > 0 ? (uint64_t)(4 * c->encoder.layers + 1) : 0);

@@ -215,6 +215,15 @@ wn_status wn_check_act(const struct wn_exec *exec, const struct wn_act *a, bool 
   return wn_check_pointer(c, "dx", a->dx);
 }
 
+wn_status wn_check_silu(const struct wn_exec *exec, const struct wn_silu *a, bool backward) {
+  const struct wn_check c = {exec, "silu"};
+  WN_TRY(wn_check_least(c, "n", a->n, 0));
+  WN_TRY(wn_check_pointer(c, "x", a->x));
+  if (!backward) return wn_check_pointer(c, "y", a->y);
+  WN_TRY(wn_check_pointer(c, "dy", a->dy));
+  return wn_check_pointer(c, "dx", a->dx);
+}
+
 wn_status wn_check_softcap(const struct wn_exec *exec, const struct wn_softcap *a, bool backward) {
   const struct wn_check c = {exec, "softcap"};
   (void)backward;
@@ -237,6 +246,13 @@ wn_status wn_check_dropout(const struct wn_exec *exec, const struct wn_dropout *
   (void)backward;
   WN_TRY(wn_check_least(c, "n", a->n, 0));
   WN_TRY(wn_check_number(c, "p", a->p, a->p >= 0 && a->p < 1, "0 <= p < 1"));
+  return wn_check_pointer(c, "x", a->x);
+}
+
+wn_status wn_check_noise(const struct wn_exec *exec, const struct wn_noise *a, bool backward) {
+  const struct wn_check c = {exec, "noise"};
+  (void)backward;
+  WN_TRY(wn_check_least(c, "n", a->n, 0));
   return wn_check_pointer(c, "x", a->x);
 }
 

@@ -173,6 +173,15 @@ struct wn_act {
   void *dx;       /* as x */
 };
 
+/* y = x s(x), element-wise, s the logistic function. dx may alias dy. */
+struct wn_silu {
+  int64_t n;
+  const void *x;  /* [n] */
+  void *y;        /* [n] */
+  const void *dy; /* [n] */
+  void *dx;       /* [n] */
+};
+
 /* Mixture of experts: E feed-forwards e(x) = out (silu(g) u), [g; u] = in x. Each row uses the `top` experts with the
  * largest router weights, and a shared expert that all rows use, with or without a gate:
  *
@@ -226,6 +235,14 @@ struct wn_dropout {
   wn_dtype type;
   int64_t n;
   double p;
+  uint64_t seed, stream;
+  void *x; /* [n] */
+};
+
+/* x += log(u / (1 - u)), noise with the logistic distribution, the difference of two of Gumbel's: u = (word + 1/2) /
+ * 2^32 of the word that dropout would draw for i. Backward is the identity and needs no call. */
+struct wn_noise {
+  int64_t n;
   uint64_t seed, stream;
   void *x; /* [n] */
 };
@@ -424,8 +441,10 @@ struct wn_sumsq {
   X(norm, struct wn_norm, true)                                                                                        \
   X(rope, struct wn_rope, true)                                                                                        \
   X(act, struct wn_act, true)                                                                                          \
+  X(silu, struct wn_silu, true)                                                                                        \
   X(experts, struct wn_experts, true)                                                                                  \
   X(dropout, struct wn_dropout, false)                                                                                 \
+  X(noise, struct wn_noise, false)                                                                                     \
   X(add, struct wn_add, false)                                                                                         \
   X(softcap, struct wn_softcap, false)                                                                                 \
   X(scale, struct wn_scale, false)                                                                                     \

@@ -5,6 +5,7 @@
  *   spans: ratio 1 the whole limit, which must be at least the context
  *   dynamic spans: weight 0, bias 20   z = 1 - 2e-9 rounds to 1
  *   relative positions and position biases 0
+ *   gates on keys: weight 0, bias 20; the hidden layer of their network stays random, or nothing would train it
  * The projections of a bilinear form act only through the strength. They may start at random, or as copies of the
  * selecting head's query and key projections (the bilinear form then lacks their rotation and QK-norm). This list is
  * not relied on: the logits of both models are compared before the first step. */
@@ -61,7 +62,7 @@ static wn_status neutral(wn_context *ctx, const wn_train_config *config, const s
                          const struct wn_param *row) {
   const bool source = row->projects && row->projects->source != WN_INPUT_OF_NOTHING;
   if (source) return config->select_from_head ? from_head(ctx, m, row) : WN_OK;
-  for (size_t i = 0; i < row->count; i++) values(m, row)[i] = (float)row->neutral;
+  for (size_t i = 0; i < row->count && !isnan(row->neutral); i++) values(m, row)[i] = (float)row->neutral;
   return WN_OK;
 }
 

@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/misuse.h"
 #include "dist/dist.h"
+#include "model/config.h"
 #include "model/model.h"
 #include "text/tokenizer.h"
 #include "train/adapt.h"
@@ -496,9 +497,14 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
   tell_strength(&r);
   if (recipe)
     WN_TRY_GOTO(wn_recipe_warn_idle(ctx, &r.recipe), done); /* only for a new run or recipe: one warning is enough */
-  if (r.saved_step < t->steps && r.recipe.model.attention.selective.mem.enabled && t->mem.from_step >= t->steps)
-    wn_log(ctx, WN_LOG_WARNING, "L_mem never acts: train.mem.from_step is %lld of %lld steps",
-           (long long)t->mem.from_step, (long long)t->steps);
+  const char *gates = wn_model_gates_with(&r.recipe.model, WN_GATES_LOSS);
+  const bool mem = r.recipe.model.attention.selective.mem.enabled;
+  if (r.saved_step < t->steps && (mem || gates) && t->mem.from_step >= t->steps)
+    wn_log(ctx, WN_LOG_WARNING, "%s%s never act%s: train.mem.from_step is %lld of %lld steps", mem ? "L_mem" : "",
+           !gates ? ""
+           : mem  ? " and the losses of gates"
+                  : "the losses of gates",
+           gates ? "" : "s", (long long)t->mem.from_step, (long long)t->steps);
   if (r.saved_step < t->steps && wn_trainer_never_evicts(r.trainer))
     wn_log(ctx, WN_LOG_WARNING,
            "nothing is evicted: at the last step train.prune.budgets, %s, are no less than the %lld tokens of a row",

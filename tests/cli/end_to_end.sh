@@ -137,6 +137,8 @@ without_effect 'model.attention.selective.mem.enabled is true and has no effect:
   model.attention.selective.mem.enabled=true model.attention.selective.enabled=false
 without_effect 'train.prune.draw is true and has no effect: train.prune.budgets is ""' train.prune.draw=true
 without_effect 'L_mem never acts: train.mem.from_step is 9 of 1 steps' model.attention.selective.mem.enabled=true train.mem.from_step=9
+without_effect 'the losses of gates never act: train.mem.from_step is 9 of 1 steps' model.attention.write.enabled=true \
+  model.attention.write.loss=0.1 train.mem.from_step=9
 without_effect 'nothing is evicted: at the last step train.prune.budgets, 0.5, are no less than the 16 tokens of a row' \
   train.prune.budgets=0.5 train.context=16
 without_effect 'nothing is evicted: at the last step train.prune.budgets, 8, are no less than the 32 tokens of a row' \

@@ -65,6 +65,12 @@ static void wrong_configs_are_refused(void **state) {
       {"{\"vocab_size\": 10, \"attention\": {\"off_by_one\": true}, \"encoder\": {\"layers\": 1}}",
        "attention.off_by_one exclude each other"},
       {"{\"vocab_size\": 10, \"attention\": {\"gate\": \"channel\"}}", "head"},
+      {"{\"vocab_size\": 10, \"position\": \"rope\", \"memory\": 9, \"attention\": {\"write\": {\"loss\": 1}}}",
+       "recurrence (memory) and attention.write.loss exclude each other"},
+      {"{\"vocab_size\": 10, \"position\": \"rope\", \"memory\": 9, \"attention\": {\"write\": {\"noise\": true}}}",
+       "recurrence (memory) and attention.write.noise exclude each other"},
+      {"{\"vocab_size\": 10, \"position\": \"rope\", \"memory\": 9, \"attention\": {\"fade\": {\"hidden\": 4}}}",
+       "recurrence (memory) and attention.fade.hidden exclude each other"},
       {"{\"vocab_size\": 10, \"attention\": {\"selektive\": {}}}", "did you mean \"attention.selective\"?"},
       {"{\"vocab_size\": 10, \"attention\": {\"selective\": {\"mem\": {\"tau\": 0}}}}", "mem.tau\" is 0"},
   };

@@ -110,6 +110,8 @@ static const char *const other[] = {
     "model.attention.write.window=9",
     "model.attention.write.loss=0.25",
     "model.attention.write.keep=0.125",
+    "model.attention.write.temperature=0.25",
+    "model.attention.write.noise=true",
     "model.attention.softcap.cap=30",
     "model.attention.window=77",
     "model.attention.window_layers=\"10\"",
@@ -322,7 +324,7 @@ static void every_key_is_explained(void **state) {
   json_decref(j);
   int lines = 0;
   for (char *c = text; *c; c++) lines += *c == '\n';
-  assert_int_equal(lines, OTHERS + 10 + 4 + EXPERTS); /* off_by_one, which sinks exclude; fade, which softcap does;
+  assert_int_equal(lines, OTHERS + 12 + 4 + EXPERTS); /* off_by_one, which sinks exclude; fade, which softcap does;
                                                        * encoder.selective; out_bias; experts */
   wn_free(text);
 }

@@ -142,6 +142,69 @@ static void shards(void **state) {
   check_named("qwen3");
 }
 
+/* TRIM-KV's retention gates on Llama and Qwen3 (tools/make-goldens-gates.py): logits are the model's own; those of
+ * training fade; and what each head keeps of the text. */
+static void check_gates(const char *name, const char *backend) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/%s", folder(), name);
+  wn_context *ctx = NULL;
+  const wn_context_options options = {.size = sizeof options, .threads = 1, .backend = backend};
+  assert_int_equal(wn_context_create(&options, &ctx), WN_OK);
+  struct expected x;
+  wn_model *model;
+  open_expected(ctx, name, &x);
+  const wn_safetensors_entry *kept = wn_safetensors_find(x.file, "kept"), *faded = wn_safetensors_find(x.file, "faded");
+  assert_true(kept && faded && kept->dtype == WN_I32 && kept->ndim == 4);
+  assert_ok(ctx, wn_model_load(ctx, path, WN_OPTIONS(wn_model_load_options, .as_float = true), &model));
+
+  const wn_model_config *c = wn_model_config_get(model);
+  const int64_t K = kept->shape[3];
+  wn_budgets b;
+  wn_session *session;
+  wn_budgets_init(&b, NULL);
+  assert_ok(ctx, wn_policy_find(ctx, "gates", &b.policy));
+  char tokens[32];
+  snprintf(tokens, sizeof tokens, "%lld", (long long)K);
+  assert_ok(ctx, wn_budgets_parse(ctx, c, tokens, &b));
+  b.per_kv_head = true, b.when = WN_WHEN_PROMPT;
+  float *logits = malloc((size_t)(x.B * x.T * x.V) * sizeof *logits);
+  assert_ok(ctx, wn_session_create(ctx, model,
+                                   WN_OPTIONS(wn_session_options, .sequences = x.B, .capacity = 64, .budgets = &b),
+                                   &session));
+  assert_ok(ctx, wn_session_feed(ctx, session, x.tokens, x.T, 0, logits));
+  assert_ok(ctx, wn_session_compress(ctx, session));
+  const int32_t *want = kept->data; /* [L,B,Hkv,K] */
+  for (int64_t l = 0; l < c->layers; l++)
+    for (int64_t s = 0; s < x.B; s++)
+      for (int64_t h = 0; h < c->kv_heads; h++, want += K) {
+        int32_t at[64];
+        int64_t n = 0;
+        assert_ok(ctx, wn_session_kept(ctx, session, s, l, h, at, &n));
+        assert_int_equal(n, K);
+        assert_memory_equal(at, want, (size_t)K * sizeof *at);
+      }
+  wn_session_destroy(session);
+  wn_budgets_clear(&b);
+
+  assert_ok(ctx, wn_model_set_attention(ctx, model, "fade.training_only=false"));
+  assert_ok(ctx, wn_model_logits(ctx, model, x.tokens, x.B, x.T, NULL, logits));
+  close_to(name, "faded", logits, faded->data, x.B * x.T * x.V, false);
+  free(logits);
+  wn_model_destroy(model);
+  close_expected(&x);
+  wn_context_destroy(ctx);
+}
+
+static void retention_gates(void **state) {
+  (void)state;
+  static const char *const names[] = {"trimkv-llama", "trimkv-qwen3"};
+  for (int i = 0; i < 2; i++) {
+    check_named(names[i]);
+    check_gates(names[i], "cpu");
+    check_gates(names[i], "ref");
+  }
+}
+
 /* Experts: as folders, one in shards, one in bfloat16; and stacked in GGUF files, one quantised. With rounded inputs a
  * random router sometimes picks other experts, so products with rounding are left to tests/ops/test_experts.c. */
 static void mixtures(void **state) {
@@ -233,13 +296,10 @@ static void gguf(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(folders),
-      cmocka_unit_test(shards),
-      cmocka_unit_test(mixtures),
-      cmocka_unit_test(rotary_scalings),
-      cmocka_unit_test(other_activation),
-      cmocka_unit_test(older_keys),
-      cmocka_unit_test(gguf),
+      cmocka_unit_test(folders),         cmocka_unit_test(shards),
+      cmocka_unit_test(retention_gates), cmocka_unit_test(mixtures),
+      cmocka_unit_test(rotary_scalings), cmocka_unit_test(other_activation),
+      cmocka_unit_test(older_keys),      cmocka_unit_test(gguf),
       cmocka_unit_test(longrope),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -455,6 +455,9 @@ static const struct config_case {
     {"rope_theta", "0.5", "rope_theta"},
     {"partial_rotary_factor", "0.5", "partial_rotary_factor"},
     {"is_encoder_decoder", "true", "is_encoder_decoder"},
+    {"retention_gate", "1", "\"retention_gate\" is not a string"},
+    {"retention_gate", "\"rg2\"", "\"retention_gate\" is \"rg2\""},
+    {"retention_gate", "\"rg\"", "self_attn.retention_gate.linear1.weight is missing"},
 };
 
 /* Writes the golden's config.json with the change. */

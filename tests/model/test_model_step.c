@@ -436,6 +436,34 @@ static void test_memory(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* Noise on gates: a number of the seed and the step, in training alone; it has gradients (test_model_gradients). */
+static void test_gate_noise(void **state) {
+  (void)state;
+  wn_context *ctx = context_of("cpu", 1);
+  double loss[2][4];
+  for (int noise = 0; noise < 2; noise++) {
+    struct model_case k = {.name = "noise", .position = WN_POS_ROPE, .kv_heads = 2};
+    k.attention = noise ? "{\"write\":{\"window\":2,\"noise\":true}}" : "{\"write\":{\"window\":2}}";
+    const wn_model_config c = model_case_config(&k);
+    struct wn_model *model = model_of(ctx, &c, WN_F32);
+    struct tokens x;
+    tokens_of(&x, 2, 13, c.vocab_size, false);
+    wn_workspace *ws;
+    OK(ctx, wn_workspace_create(ctx, model, 2, 13, &(struct wn_workspace_options){0}, &ws));
+    for (int i = 0; i < 4; i++) { /* evaluation, a step, the same again, another */
+      struct wn_step_result r;
+      const struct wn_step step = {.training = i > 0, .seed = 4, .step = i == 3};
+      OK(ctx, wn_model_step(model, ws, &x.batch, &step, &r));
+      loss[noise][i] = r.loss_sum;
+    }
+    wn_workspace_destroy(ws);
+    wn_model_destroy(model);
+  }
+  wn_context_destroy(ctx);
+  assert_true(loss[1][0] == loss[0][0] && loss[0][1] == loss[0][0]);
+  assert_true(loss[1][1] != loss[1][0] && loss[1][2] == loss[1][1] && loss[1][3] != loss[1][1]);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_gradients_not_begun),
@@ -443,6 +471,7 @@ int main(void) {
       cmocka_unit_test(test_micro_batches),
       cmocka_unit_test(test_memory_loss_of_documents),
       cmocka_unit_test(test_logits),
+      cmocka_unit_test(test_gate_noise),
       cmocka_unit_test(test_no_allocation),
       cmocka_unit_test(test_refusals),
       cmocka_unit_test(test_parameter_counts),

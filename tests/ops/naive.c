@@ -56,6 +56,7 @@ static float naive_delta(const struct wn_attention *a, int64_t b, int64_t h, int
 #define wn_ref_act_forward wn_naive_act_forward
 #define wn_ref_act_backward wn_naive_act_backward
 #define wn_ref_dropout_forward wn_naive_dropout_forward
+#define wn_ref_noise_forward wn_naive_noise_forward
 #define wn_ref_add_forward wn_naive_add_forward
 #define wn_ref_softcap_forward wn_naive_softcap_forward
 #define wn_ref_scale_forward wn_naive_scale_forward
@@ -136,6 +137,7 @@ const struct wn_backend *wn_backend_naive(void) {
       .act_forward = wn_naive_act_forward,
       .act_backward = wn_naive_act_backward,
       .dropout_forward = wn_naive_dropout_forward,
+      .noise_forward = wn_naive_noise_forward,
       .add_forward = wn_naive_add_forward,
       .softcap_forward = wn_naive_softcap_forward,
       .scale_forward = wn_naive_scale_forward,

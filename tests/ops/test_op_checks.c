@@ -170,6 +170,9 @@ static struct wn_softcap good_softcap(void) {
 static struct wn_scale good_scale(void) {
   return (struct wn_scale){.n = 4, .factor = 2, .x = room};
 }
+static struct wn_noise good_noise(void) {
+  return (struct wn_noise){.n = 4, .x = room};
+}
 static struct wn_dropout good_dropout(void) {
   return (struct wn_dropout){.n = 4, .p = 0.5, .x = room};
 }
@@ -194,6 +197,8 @@ static void test_elementwise(void **state) {
   REFUSE(scale, WN_ERR_SHAPE, "n", a.n = -1);
   REFUSE(scale, WN_ERR_ARGUMENT, "x", a.x = NULL);
   REFUSE(embedding, WN_ERR_ARGUMENT, "scale is -1", a.scale = -1);
+  REFUSE(noise, WN_ERR_SHAPE, "n", a.n = -1);
+  REFUSE(noise, WN_ERR_ARGUMENT, "x", a.x = NULL);
   REFUSE(dropout, WN_ERR_ARGUMENT, "p is 1", a.p = 1);
   REFUSE(dropout, WN_ERR_ARGUMENT, "p is", a.p = NAN);
   REFUSE(add, WN_ERR_ARGUMENT, "z", a.z = NULL);

@@ -119,6 +119,30 @@ static void test_dropout(void **state) {
   (void)state;
   check_op(DROPOUT);
 }
+/* Noise has the logistic distribution: mean 0, variance pi^2/3; it is added, and another stream has other noise. */
+static void test_noise(void **state) {
+  (void)state;
+  enum { N = 100003 };
+  static double x[2][N];
+  double mean = 0, square = 0;
+  for (uint64_t s = 0; s < 2; s++) {
+    for (int64_t i = 0; i < N; i++) x[s][i] = 3;
+    const struct wn_noise a = {.n = N, .seed = 5, .stream = 7 + s, .x = x[s]};
+    const struct wn_exec exec = exec_double();
+    assert_int_equal(wn_op_noise_forward(&exec, &a), WN_OK);
+    assert_int_not_equal(wn_op_noise_backward(&exec, &a), WN_OK);
+  }
+  for (int64_t i = 0; i < N; i++) {
+    mean += (x[0][i] - 3) / N;
+    square += (x[0][i] - 3) * (x[0][i] - 3) / N;
+    assert_true(x[0][i] != x[1][i]);
+  }
+  assert_true(fabs(mean) < 0.03 && fabs(square - 3.2899) < 0.1);
+  uint32_t word[4];
+  wn_philox(5, 7, 1, word); /* of elements 4 to 7 */
+  const double u = (word[2] + 0.5) / 4294967296.0;
+  assert_true(fabs(x[0][6] - 3 - log(u / (1 - u))) < 1e-12);
+}
 static void test_cross_entropy(void **state) {
   (void)state;
   check_op(CROSS_ENTROPY);
@@ -161,6 +185,7 @@ int main(void) {
       cmocka_unit_test(test_linear),        cmocka_unit_test(test_embedding), cmocka_unit_test(test_norm),
       cmocka_unit_test(test_rope),          cmocka_unit_test(test_act),       cmocka_unit_test(test_dropout),
       cmocka_unit_test(test_cross_entropy), cmocka_unit_test(test_attention), cmocka_unit_test(test_optimizers),
+      cmocka_unit_test(test_noise),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -100,6 +100,24 @@ static void test_sigmoid(void **state) {
   }
 }
 
+static void test_silu(void **state) {
+  (void)state;
+  struct wn_exec e;
+  for (int at = 0; exec_next(&at, &e);) {
+    double x[N], y[N], dx[N], gradient[N];
+    fill(&e, x, N, 0), fill(&e, dx, N, N);
+    for (int i = 0; i < N; i++) gradient[i] = wn_number(dx, i, e.dtype);
+    assert_int_equal(wn_op_silu_forward(&e, &(struct wn_silu){.n = N, .x = x, .y = y}), WN_OK);
+    assert_int_equal(wn_op_silu_backward(&e, &(struct wn_silu){.n = N, .x = x, .dy = dx, .dx = dx}), WN_OK);
+    for (int i = 0; i < N; i++) {
+      const double v = wn_number(x, i, e.dtype), h = 1e-6;
+      const double up = (v + h) / (1 + exp(-(v + h))), down = (v - h) / (1 + exp(-(v - h)));
+      near_to(&e, wn_number(y, i, e.dtype), v / (1 + exp(-v)));
+      assert_true(fabs(wn_number(dx, i, e.dtype) - gradient[i] * (up - down) / (2 * h)) < 1e-6);
+    }
+  }
+}
+
 static void test_loss_sums(void **state) {
   (void)state;
   const double loss[] = {0.5, 100, 0.25, 2}; /* the second one is no target */
@@ -268,9 +286,9 @@ static void test_gather(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_mix),        cmocka_unit_test(test_clamp_convert),
-                                     cmocka_unit_test(test_sigmoid),    cmocka_unit_test(test_loss_sums),
-                                     cmocka_unit_test(test_span_sum),   cmocka_unit_test(test_memory_loss),
-                                     cmocka_unit_test(test_gate_share), cmocka_unit_test(test_gather)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_mix),         cmocka_unit_test(test_clamp_convert), cmocka_unit_test(test_silu),
+      cmocka_unit_test(test_sigmoid),     cmocka_unit_test(test_loss_sums),     cmocka_unit_test(test_span_sum),
+      cmocka_unit_test(test_memory_loss), cmocka_unit_test(test_gate_share),    cmocka_unit_test(test_gather)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

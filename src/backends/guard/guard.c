@@ -59,6 +59,7 @@ static const struct guard_field experts_fields[GUARD_FIELDS] = {GUARD(experts, x
                                                                 GUARD(experts, d_router),
                                                                 GUARD(experts, d_shared_gate)};
 static const struct guard_field dropout_fields[GUARD_FIELDS] = {GUARD(dropout, x)};
+static const struct guard_field noise_fields[GUARD_FIELDS] = {GUARD(noise, x)};
 static const struct guard_field add_fields[GUARD_FIELDS] = {GUARD(add, x), GUARD(add, z), GUARD(add, y)};
 static const struct guard_field softcap_fields[GUARD_FIELDS] = {GUARD(softcap, x)};
 static const struct guard_field scale_fields[GUARD_FIELDS] = {GUARD(scale, x)};
@@ -80,6 +81,8 @@ static const struct guard_field gather_fields[GUARD_FIELDS] = {GUARD(gather, x),
                                                                GUARD(gather, y)};
 static const struct guard_field sigmoid_fields[GUARD_FIELDS] = {GUARD(sigmoid, x), GUARD(sigmoid, dx),
                                                                 GUARD(sigmoid, from), GUARD(sigmoid, to)};
+static const struct guard_field silu_fields[GUARD_FIELDS] = {GUARD(silu, x), GUARD(silu, y), GUARD(silu, dy),
+                                                             GUARD(silu, dx)};
 static const struct guard_field loss_sums_fields[GUARD_FIELDS] = {GUARD(loss_sums, loss), GUARD(loss_sums, hit),
                                                                   GUARD(loss_sums, targets), GUARD(loss_sums, sums)};
 static const struct guard_field span_sum_fields[GUARD_FIELDS] = {GUARD(span_sum, row_count), GUARD(span_sum, z),
@@ -192,6 +195,7 @@ GUARD_NO_ROOM(norm)
 GUARD_NO_ROOM(rope)
 GUARD_NO_ROOM(act)
 GUARD_NO_ROOM(dropout)
+GUARD_NO_ROOM(noise)
 GUARD_NO_ROOM(add)
 GUARD_NO_ROOM(softcap)
 GUARD_NO_ROOM(scale)
@@ -205,6 +209,7 @@ GUARD_NO_ROOM(clamp)
 GUARD_NO_ROOM(convert)
 GUARD_NO_ROOM(gather)
 GUARD_NO_ROOM(sigmoid)
+GUARD_NO_ROOM(silu)
 GUARD_NO_ROOM(loss_sums)
 GUARD_NO_ROOM(span_sum)
 GUARD_NO_ROOM(memory_loss)

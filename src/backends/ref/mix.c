@@ -1,4 +1,4 @@
-/* Element-wise operations: mix, clamp, sigmoid, and type conversion. */
+/* Element-wise operations: mix, clamp, sigmoid, silu, and type conversion. */
 #ifndef REAL
 #include "backends/ref/ref.h"
 #include "tensor/bf16.h"
@@ -8,6 +8,8 @@ WN_REF_SLOT(mix_forward, struct wn_mix)
 WN_REF_SLOT(clamp_forward, struct wn_clamp)
 WN_REF_SLOT(sigmoid_forward, struct wn_sigmoid)
 WN_REF_SLOT(sigmoid_backward, struct wn_sigmoid)
+WN_REF_SLOT(silu_forward, struct wn_silu)
+WN_REF_SLOT(silu_backward, struct wn_silu)
 
 wn_status wn_ref_convert_forward(const struct wn_exec *exec, const struct wn_convert *a) {
   const int threads = exec->threads;
@@ -77,6 +79,25 @@ static wn_status NAME(sigmoid_backward)(const struct wn_exec *exec, const struct
         dx[i] = (REAL)(sum * -expm1((double)x[i] - (t > 0 ? (double)x[i - a->W] : 0)));
       }
     }
+  return WN_OK;
+}
+
+static wn_status NAME(silu_forward)(const struct wn_exec *exec, const struct wn_silu *a) {
+  const REAL *x = a->x; /* [n] */
+  REAL *y = a->y;       /* [n] */
+#pragma omp parallel for num_threads(exec->threads) schedule(static) if (a->n > 4096)
+  for (int64_t i = 0; i < a->n; i++) y[i] = (REAL)((double)x[i] / (1 + exp(-(double)x[i])));
+  return WN_OK;
+}
+
+static wn_status NAME(silu_backward)(const struct wn_exec *exec, const struct wn_silu *a) {
+  const REAL *x = a->x, *dy = a->dy; /* [n] */
+  REAL *dx = a->dx;                  /* [n] */
+#pragma omp parallel for num_threads(exec->threads) schedule(static) if (a->n > 4096)
+  for (int64_t i = 0; i < a->n; i++) {
+    const double s = 1 / (1 + exp(-(double)x[i]));
+    dx[i] = (REAL)((double)dy[i] * s * (1 + (double)x[i] * (1 - s)));
+  }
   return WN_OK;
 }
 #endif

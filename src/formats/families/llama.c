@@ -5,7 +5,8 @@
 
 static wn_status llama_read(const struct wn_hf_keys *k, wn_model_config *c) {
   WN_TRY(wn_llama_hf_read(k, 0, 0, c));
-  return wn_llama_hf_read_biases(k, c);
+  WN_TRY(wn_llama_hf_read_biases(k, c));
+  return wn_trimkv_hf_read(k, c);
 }
 
 static void llama_write(struct wn_hf_object *o, const wn_model_config *c) {

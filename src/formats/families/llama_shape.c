@@ -1,8 +1,10 @@
 /* Names, keys and limits that families of Llama's shape share. */
 #include "formats/families/llama_shape.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "attention/registry.h"
 #include "base/error.h"
 
 static const struct wn_name llama_hf_rows[] = {
@@ -16,6 +18,10 @@ static const struct wn_name llama_hf_rows[] = {
             "layers.%lld.self_attn.v_proj.bias"),
     WN_NAME("attn.q_norm.gain", "layers.%lld.self_attn.q_norm.weight"),
     WN_NAME("attn.k_norm.gain", "layers.%lld.self_attn.k_norm.weight"),
+    WN_NAME("attn.fade.hidden.weight", "layers.%lld.self_attn.retention_gate.linear1.weight"),
+    WN_NAME("attn.fade.hidden.bias", "layers.%lld.self_attn.retention_gate.linear1.bias"),
+    WN_NAME("attn.fade.weight", "layers.%lld.self_attn.retention_gate.linear2.weight"),
+    WN_NAME("attn.fade.bias", "layers.%lld.self_attn.retention_gate.bias"),
     WN_NAME("attn.out.weight", "layers.%lld.self_attn.o_proj.weight"),
     WN_NAME("attn.out.bias", "layers.%lld.self_attn.o_proj.bias"),
     /* the norm before the second branch, or on the output of the first where there are norms on outputs */
@@ -86,6 +92,22 @@ wn_status wn_llama_hf_read_sizes(const struct wn_hf_keys *k, int64_t kv_heads, i
 wn_status wn_llama_hf_read(const struct wn_hf_keys *k, int64_t kv_heads, int64_t head_size, wn_model_config *c) {
   WN_TRY(wn_llama_hf_read_sizes(k, kv_heads, head_size, c));
   return wn_hf_rope(k, WN_HF_ROPE_THETA, c);
+}
+
+wn_status wn_trimkv_hf_read(const struct wn_hf_keys *k, wn_model_config *c) {
+  const char *gate;
+  int64_t hidden;
+  char text[96];
+  WN_TRY(wn_hf_text(k, "retention_gate", "", &gate));
+  if (!*gate) return WN_OK;
+  if (strcmp(gate, "rg") != 0)
+    return wn_fail(
+        k->ctx, WN_ERR_UNSUPPORTED,
+        "%s: \"retention_gate\" is \"%.60s\"; of TRIM-KV's gates only rg, on the layer's input, is supported", k->where,
+        gate);
+  WN_TRY(wn_hf_int(k, "retention_gate_intermediate_size", 512, &hidden));
+  snprintf(text, sizeof text, "{\"fade\":{\"hidden\":%lld,\"training_only\":true}}", (long long)hidden);
+  return wn_attention_config_add(k->ctx, text, &c->attention);
 }
 
 void wn_llama_hf_write(struct wn_hf_object *o, const wn_model_config *c) {

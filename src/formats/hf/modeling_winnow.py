@@ -261,9 +261,14 @@ class Attention(nn.Module):
             self.span = (nn.Linear(C, H) if self.span_terms.get("dynamic") else
                          nn.Parameter(torch.full((H,), float(self.span_terms.get("init", 0)))))
         self.gates = [name for name in GATES if switched_on(a, name) is not None]
-        self.admitted = (switched_on(a, "write") or {}).get("window", 128)
+        self.relaxed = {"write": switched_on(a, "write") or {}}
+        self.admitted = self.relaxed["write"].get("window", 128)
+        self.retained = switched_on(a, "fade") or {}
         for name in self.gates:
-            self.add_module(name, nn.Linear(C, Hkv))
+            hidden = self.retained.get("hidden", 0) if name == "fade" else 0
+            self.add_module(name, nn.Linear(hidden or C, Hkv))
+            if hidden:
+                self.fade.hidden = nn.Linear(C, hidden)
         if self.sinks:
             self.sink_k, self.sink_v = (nn.Parameter(torch.zeros(Hkv, self.sinks, D)) for _ in range(2))
         if exclusive is not None and exclusive.get("gate"):
@@ -290,8 +295,14 @@ class Attention(nn.Module):
 
     def numbers(self, x, at, cache):
         """{gate: [B,Hkv,T]}: the numbers of these tokens' keys."""
-        out = {name: torch.where(at[:, None] >= 0, fn.logsigmoid(getattr(self, name)(x).float()).transpose(1, 2), 0)
-               for name in self.gates}
+        out = {}
+        for name in self.gates:
+            gate, relaxed = getattr(self, name), self.relaxed.get(name, {})
+            logits = gate(fn.silu(gate.hidden(x)) if hasattr(gate, "hidden") else x).float()
+            if self.training and relaxed.get("noise"):
+                logits = logits + torch.rand_like(logits).logit(1e-7)
+            logits = logits / relaxed.get("temperature", 1)
+            out[name] = torch.where(at[:, None] >= 0, fn.logsigmoid(logits).transpose(1, 2), 0)
         if "forget" in out:
             sums = out["forget"].double().cumsum(-1)
             if cache is not None:
@@ -339,7 +350,10 @@ class Attention(nn.Module):
             L = L - torch.tensor(slope, device=x.device)[None, :, None, None] * spread(far).float()
         for name in self.gates:
             left = spread(self.gates_left(name, x, of_rows[name][..., None], of_keys[name][:, :, None]))
-            L = L * left.exp() if name == "fade" else L + left
+            if name != "fade":
+                L = L + left
+            elif self.training or not self.retained.get("training_only"):
+                L = L * left.exp()
         if self.cap:
             L = self.cap * torch.tanh(L / self.cap)
         return L

@@ -13,7 +13,9 @@ static void gates_score(const struct wn_policy_held *held, int64_t first, int64_
     const int64_t j = first + i;
     out[i] = 0;
     for (int m = 0; m < held->numbers && held->at[j] >= 0; m++) {
-      const struct wn_score_map *map = held->number[m].map;
+      struct wn_score_map one = *held->number[m].map; /* what an idle map would leave counts too */
+      const struct wn_score_map *map = &one;
+      one.idle = false;
       const struct wn_policy_rows *x = &held->number[m].rows;
       for (int64_t h = 0; h < held->heads; h++) {
         const double key = wn_stored_number(x->type, held->rows, x->data, wn_policy_row_at(x, h, j));

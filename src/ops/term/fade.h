@@ -2,7 +2,7 @@
  * softmax:
  *   L[h,i,j] = scale * q[h,i] . k[g,j] * beta[g,j]^(i - j),   beta[g,j] = sigmoid(w[g] . x[j] + b[g])
  * The values of keys are log beta, at most 0. A faded logit is 0: the key then weighs as one that q is orthogonal to.
- * Cost: an exponential per pair. */
+ * Cost: an exponential per pair; of an idle map, which leaves logits as they are, none. */
 #ifndef WN_OPS_TERM_FADE_H
 #define WN_OPS_TERM_FADE_H
 
@@ -13,13 +13,14 @@
     return EXP(at.x > 0 ? at.x * at.key : 0);                                                                          \
   }                                                                                                                    \
   WN_TERM REAL fade_forward_##REAL(const struct wn_score_map *t, REAL logit, struct wn_score_pair_##REAL at) {         \
-    (void)t;                                                                                                           \
-    return logit * fade_left_##REAL(at);                                                                               \
+    return t->idle ? logit : logit * fade_left_##REAL(at);                                                             \
   }                                                                                                                    \
   WN_TERM struct wn_score_slope_##REAL fade_slope_##REAL(const struct wn_score_map *t, REAL y,                         \
                                                          struct wn_score_pair_##REAL at) {                             \
-    (void)t;                                                                                                           \
-    const struct wn_score_slope_##REAL slope = {fade_left_##REAL(at), 0, at.x > 0 ? at.x *y : 0};                      \
+    const struct wn_score_slope_##REAL slope = {t->idle ? 1 : fade_left_##REAL(at), 0,                                 \
+                                                t->idle    ? 0                                                         \
+                                                : at.x > 0 ? at.x *y                                                   \
+                                                           : 0};                                                       \
     return slope;                                                                                                      \
   }
 WN_TERM float fade_exp(float x) {

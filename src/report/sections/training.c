@@ -88,7 +88,8 @@ static const struct training_figure {
     FIGURE("speed", "Tokens per second", "tokens/s", tokens_per_second, "Speed of each step, without evaluations."),
     FIGURE("gradient", "Gradient norm", "norm", grad_norm, "Before clipping.", .log = true),
     FIGURE("span", "Mean span", "tokens", span, "Mean over heads and layers of the learned spans, in tokens."),
-    FIGURE("mem-loss", "Memory loss", "loss", mem_loss, "The term of L_mem that the loss adds.", .log = true),
+    FIGURE("mem-loss", "Memory losses", "loss", mem_loss, "What L_mem and the losses of gates add to the loss.",
+           .log = true),
     FIGURE("train-budget", "Budget in training", "tokens", budget, "Mean of the layers' budgets in force."),
 };
 
