@@ -264,6 +264,18 @@ static void test_elements(void **state) {
     assert_memory_equal(half[i], half[0], sizeof half[0]);
     assert_memory_equal(back[i], back[0], sizeof back[0]);
   }
+  for (int i = 0; i < WAYS; i++) {
+    const struct wn_exec e = way(i);
+    for (int k = 0; k < N; k++) back[i][k] = x[k], slope[i][k] = 2 - x[k];
+    const struct wn_silu silu = {.n = N, .x = x, .y = y[i], .dy = slope[i], .dx = slope[i]};
+    assert_ok(ctx, wn_op_silu_forward(&e, &silu));
+    assert_ok(ctx, wn_op_silu_backward(&e, &silu));
+    assert_ok(ctx, wn_op_noise_forward(&e, &(struct wn_noise){.n = N, .seed = 5, .stream = 9, .x = back[i]}));
+    assert_null(wn_emulate_error());
+    close_to(y[i], y[0], N);
+    close_to(slope[i], slope[0], N);
+    close_to(back[i], back[0], N);
+  }
   free(x), free(y), free(sigmoid), free(slope), free(clamped), free(back), free(half), free(sumsq);
 }
 

@@ -128,3 +128,25 @@ wn_status wn_cuda_act_forward(const struct wn_exec *exec, const struct wn_act *a
 wn_status wn_cuda_act_backward(const struct wn_exec *exec, const struct wn_act *a) {
   return act_run(exec, a, true);
 }
+
+static __global__ void silu_kernel(int64_t n, const float *x, float *y) {
+  WN_GRID_LOOP(i, n) y[i] = x[i] * sigmoid(x[i]);
+}
+static __global__ void silu_back_kernel(int64_t n, const float *x, const float *dy, float *dx) {
+  WN_GRID_LOOP(i, n) {
+    const float s = sigmoid(x[i]);
+    dx[i] = dy[i] * s * (1.0f + x[i] * (1.0f - s));
+  }
+}
+wn_status wn_cuda_silu_forward(const struct wn_exec *exec, const struct wn_silu *a) {
+  if (a->n == 0) return WN_OK;
+  WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), silu_kernel, a->n,
+            static_cast<const float *>(a->x), static_cast<float *>(a->y));
+  return wn_cuda_launched(exec, "silu");
+}
+wn_status wn_cuda_silu_backward(const struct wn_exec *exec, const struct wn_silu *a) {
+  if (a->n == 0) return WN_OK;
+  WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), silu_back_kernel, a->n,
+            static_cast<const float *>(a->x), static_cast<const float *>(a->dy), static_cast<float *>(a->dx));
+  return wn_cuda_launched(exec, "silu");
+}

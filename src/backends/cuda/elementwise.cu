@@ -54,6 +54,24 @@ wn_status wn_cuda_dropout_forward(const struct wn_exec *exec, const struct wn_dr
   return wn_cuda_launched(exec, "dropout");
 }
 
+// The logarithm of odds in double, as the CPU draws it. A thread has the four values of one counter.
+static __global__ void noise_kernel(int64_t n, uint64_t seed, uint64_t stream, float *x) {
+  WN_GRID_LOOP(four, (n + 3) / 4) {
+    uint32_t word[4];
+    wn_philox(seed, stream, (uint64_t)four, word);
+    for (int64_t i = four * 4; i < n && i < four * 4 + 4; i++) {
+      const double u = ((double)word[i - four * 4] + 0.5) / 4294967296.0;
+      x[i] = (float)((double)x[i] + log(u / (1 - u)));
+    }
+  }
+}
+wn_status wn_cuda_noise_forward(const struct wn_exec *exec, const struct wn_noise *a) {
+  if (a->n == 0) return WN_OK;
+  WN_LAUNCH(wn_cuda_blocks((a->n + 3) / 4), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), noise_kernel, a->n, a->seed,
+            a->stream, static_cast<float *>(a->x));
+  return wn_cuda_launched(exec, "noise");
+}
+
 struct adamw {
   float beta1, rest1, beta2, rest2, lr, decay, eps, g, c1, c2; // rest: 1 - beta; c: 1 / (1 - beta^step)
 };
