@@ -113,8 +113,7 @@ static wn_status kept_answer(const struct kept *r, struct kept_run *k, json_t *o
 
 static int kept_run(struct kept *r, struct kept_run *k) {
   int code = cli_load(k->ctx, "winnow analyze kept", &r->common, &r->load, false, &k->in);
-  if (!code && !k->in.tok && !strcmp(wn_method_name(k->in.budgets.method, NULL), "kvzip")) /* it asks in words */
-    code = cli_tokenizer_load(k->ctx, NULL, r->load.model, k->in.model, &k->in.tok);
+  if (!code) code = cli_tokenizer_to_repeat(k->ctx, &k->in.budgets, r->load.model, k->in.model, &k->in.tok);
   if (!code) code = kept_read_ids(k->ctx, r->ids, &k->ids, &k->count);
   if (!code && r->question) code = kept_read_ids(k->ctx, r->question, &k->question, &k->questions);
   if (!code) code = cli_session_open(k->ctx, &k->in, k->count + k->questions + r->tokens, &k->session);

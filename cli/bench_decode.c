@@ -15,6 +15,7 @@ struct bench_decode {
   struct cli_budgets budgets;
   wn_budgets held; /* the budgets for this model */
   wn_model *model;
+  wn_tokenizer *tok; /* NULL: no method asks in words */
   json_t *results;
 };
 
@@ -71,6 +72,7 @@ static wn_status bench_decode_time(const struct bench_decode *d, struct decoding
                                       .cache = d->held.cache};
   bench_random_tokens(x->prompt, (size_t)(d->batch * x->length), config->vocab_size, &seed);
   wn_status status = wn_session_create(ctx, d->model, &options, &x->session);
+  if (status == WN_OK && d->tok) status = wn_session_repeat_with(ctx, x->session, d->tok, NULL);
   double start = cli_seconds();
   if (status == WN_OK && config->encoder.layers > 0) status = bench_encode(ctx, x->session, config, d->batch, &seed);
   if (status == WN_OK) status = wn_session_read_context(ctx, x->session, x->prompt, x->length, x->logits);
@@ -140,7 +142,8 @@ static int bench_decode_load(struct bench_decode *d) {
     if (!code) status = wn_model_create(ctx, &recipe.model, recipe.train.seed, &d->model);
   }
   if (!code && status != WN_OK) code = cli_fail(ctx, status);
-  return code ? code : cli_budgets_load(ctx, &d->budgets, d->model, &d->held);
+  if (!code) code = cli_budgets_load(ctx, &d->budgets, d->model, &d->held);
+  return code ? code : cli_tokenizer_to_repeat(ctx, &d->held, d->checkpoint, d->model, &d->tok);
 }
 
 static int bench_decode_json(const struct bench_decode *d) {
@@ -187,6 +190,7 @@ int bench_decode(int argc, char **argv) {
   if (!code) code = bench_decode_run(&d);
   json_decref(d.results);
   wn_budgets_clear(&d.held);
+  wn_tokenizer_destroy(d.tok);
   wn_model_destroy(d.model);
   wn_context_destroy(d.bench.ctx);
   cli_list_clear(&d.sets);

@@ -73,6 +73,12 @@ int cli_tokenizer_load(wn_context *ctx, const char *given, const char *dir, cons
                    dir, V);
 }
 
+int cli_tokenizer_to_repeat(wn_context *ctx, const wn_budgets *budgets, const char *dir, const wn_model *model,
+                            wn_tokenizer **out) {
+  const bool asks = !*out && dir && !strcmp(wn_method_name(budgets->method, NULL), "kvzip");
+  return asks ? cli_tokenizer_load(ctx, NULL, dir, model, out) : 0;
+}
+
 void cli_tokens_check(wn_context *ctx, const char *file, const char *dir, const wn_model *model) {
   if (!file) return;
   const char *slash = strrchr(file, '/');

@@ -41,6 +41,9 @@ wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, c
 /* Loads the given tokenizer, else the one in the model's folder `dir`; refuses one with more tokens than the model. 0,
  * or the exit code after reporting. The caller destroys *out in either case. */
 int cli_tokenizer_load(wn_context *ctx, const char *given, const char *dir, const wn_model *model, wn_tokenizer **out);
+/* The model's tokenizer, if the budgets' method asks in words for the context once more; else *out stays. */
+int cli_tokenizer_to_repeat(wn_context *ctx, const wn_budgets *budgets, const char *dir, const wn_model *model,
+                            wn_tokenizer **out);
 /* Warns if, by the data.json beside a token file, the file was made with a vocabulary of another size than the model's
  * tokenizer, so that its ids mean other text. file NULL: nothing to check. */
 void cli_tokens_check(wn_context *ctx, const char *file, const char *dir, const wn_model *model);
