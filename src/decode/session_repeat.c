@@ -150,6 +150,8 @@ static wn_status repeat_allot(struct wn_session *s, const struct wn_session_scor
       memcpy(scores + l * G * n, known->scores + l * G * n, (size_t)(G * n) * sizeof *scores);
     else
       status = o->own.method->score(s->ctx, &view, scores + l * G * n);
+    const bool holds_all = s->parts[s->first[l]].kind != WN_LAYER_BUDGET; /* what it keeps is not shared */
+    for (int64_t j = 0; holds_all && j < G * n; j++) scores[l * G * n + j] = WN_ONCE_SINK;
     for (int64_t g = 0; g < G; g++) wn_keep_pin(&s->pins, at, n, scores + (l * G + g) * n);
   }
   if (status == WN_OK) status = wn_once_ada(s->ctx, scores, L * G, n, total, least < n ? least : n, o->allotted);
@@ -162,8 +164,12 @@ static wn_status repeat_again(struct wn_session *s) {
   const struct wn_session_scores *known = s->once->own.known;
   bool read = known && known->n == s->position && s->budgets.heads == 0;
   for (int64_t l = 0; l < L && read; l++) read = known->scored[l];
-  bool whole = s->B == 1 && !s->caches->shape.selections;
-  for (int64_t i = 0; i < s->first[L]; i++) whole = whole && s->caches[i].count == s->position;
+  bool whole = s->B == 1 && !s->caches->shape.selections, evicts = false;
+  for (int64_t i = 0; i < s->first[L]; i++) {
+    whole = whole && s->caches[i].count == s->position;
+    evicts = evicts || s->parts[i].kind == WN_LAYER_BUDGET;
+  }
+  if (!evicts) return WN_OK; /* the budgets hold the whole session */
   if (!whole)
     return wn_fail(s->ctx, WN_ERR_UNSUPPORTED,
                    "session: method \"%s\" repeats a context of one sequence that every layer holds in full, without "

@@ -50,6 +50,13 @@ static wn_status sample_read(wn_context *ctx, const wn_answers_options *o, struc
     WN_TRY(sample_list(ctx, s, "stop", s->stop, &s->stop_count));
   else if (json_object_get(s->line, "stop") && !json_is_array(json_object_get(s->line, "stop")))
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"stop\": expected a list of texts", s->where);
+  for (int i = 0; s->scorer == WN_SCORER_NUMBER && i < s->reference_count; i++)
+    if (!strpbrk(s->references[i], "0123456789"))
+      return wn_fail(ctx, WN_ERR_FORMAT,
+                     "%s: field \"references\": expected a number in each text, for the scorer number", s->where);
+  const json_t *depth = json_object_get(s->line, "depth");
+  if (depth && !(json_is_number(depth) && json_number_value(depth) >= 0 && json_number_value(depth) <= 1))
+    return wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"depth\": expected a number from 0 to 1", s->where);
   s->max_tokens = tokens ? json_integer_value(tokens) : o->max_tokens ? o->max_tokens : ANSWER_TOKENS;
   if (s->max_tokens < 1 || s->max_tokens > WN_ANSWER_MOST_TOKENS)
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"max_tokens\": expected a number from 1 to %d", s->where,

@@ -137,7 +137,7 @@ static struct wn_stride cache_stride(const struct wn_kv_cache *c, const struct s
   return (struct wn_stride){x->rows * capacity * x->width, x->width, capacity * x->width};
 }
 
-static int64_t cache_groups_of(const struct wn_kv_cache *c) {
+int64_t wn_kv_cache_groups(const struct wn_kv_cache *c) {
   return c->shape.groups > 0 ? c->shape.groups : 1;
 }
 
@@ -272,7 +272,7 @@ struct wn_policy_rows wn_kv_cache_rows(const struct wn_kv_cache *cache, bool val
   const struct wn_kv_shape *s = &cache->shape;
   const struct wn_policy_rows all = {
       .data = x, .head = s->capacity * s->D, .token = s->D, .type = values ? s->v_type : s->k_type};
-  return wn_policy_rows_from(all, s->dtype, row * (s->Hkv / cache_groups_of(cache)) * all.head);
+  return wn_policy_rows_from(all, s->dtype, row * (s->Hkv / wn_kv_cache_groups(cache)) * all.head);
 }
 
 /* Evicts by a rule on the given values: the last slot's content moves to the slot that becomes free. */
@@ -282,7 +282,7 @@ static wn_status cache_evict_by(const struct wn_exec *exec, struct wn_kv_cache *
   struct slots arrays[ARRAYS_MAX];
   struct wn_evict_slots move[WN_EVICT_ARRAYS];
   struct wn_evict evict = {.B = s->B,
-                           .P = cache_groups_of(cache),
+                           .P = wn_kv_cache_groups(cache),
                            .N = cache->count,
                            .capacity = s->capacity,
                            .rule = *rule,
@@ -294,7 +294,7 @@ static wn_status cache_evict_by(const struct wn_exec *exec, struct wn_kv_cache *
                            .index = rule->by == WN_EVICT_GIVEN ? cache->index_shown : NULL,
                            .count = cache_arrays_of(cache, arrays),
                            .slots = move,
-                           .heads = s->Hkv / cache_groups_of(cache),
+                           .heads = s->Hkv / wn_kv_cache_groups(cache),
                            .D = s->D,
                            .k = wn_kv_cache_rows(cache, false, cache->k, 0),
                            .v = wn_kv_cache_rows(cache, true, cache->v, 0)};
@@ -499,7 +499,7 @@ static wn_status cache_gather_positions(const struct wn_exec *exec, struct wn_kv
 wn_status wn_kv_cache_gather(const struct wn_exec *exec, struct wn_kv_cache *from, const int32_t *slots, int32_t *shown,
                              int64_t n, struct wn_kv_cache *to) {
   const struct wn_kv_shape *s = &from->shape;
-  const int64_t P = cache_groups_of(from);
+  const int64_t P = wn_kv_cache_groups(from);
   const struct wn_memory *memory = wn_kv_memory(s);
   struct slots a[ARRAYS_MAX], z[ARRAYS_MAX];
   const int arrays = cache_arrays_of(from, a);
@@ -556,7 +556,7 @@ wn_status wn_kv_cache_copy(wn_context *ctx, const struct wn_kv_cache *from, int6
 
 void wn_kv_cache_order(const struct wn_kv_cache *cache, int32_t *slots) {
   const int64_t n = cache->count, capacity = cache->shape.capacity;
-  for (int64_t row = 0; row < cache->shape.B * cache_groups_of(cache); row++) {
+  for (int64_t row = 0; row < cache->shape.B * wn_kv_cache_groups(cache); row++) {
     int32_t *slot = slots + row * n;
     for (int64_t j = 0; j < n; j++) slot[j] = (int32_t)j;
     if (cache->sorted || !cache->at) continue;

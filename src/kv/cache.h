@@ -152,6 +152,8 @@ struct wn_policy_held wn_kv_cache_held(const struct wn_kv_cache *cache, const st
                                        const struct wn_evict_rule *rule, int64_t K, int64_t row);
 /* Keys, or values, of the heads of group `row` of the B * P, in an array of the cache's shape. */
 struct wn_policy_rows wn_kv_cache_rows(const struct wn_kv_cache *cache, bool values, const void *x, int64_t row);
+/* Groups of key-value heads with positions of their own; 1 where nothing is evicted. */
+int64_t wn_kv_cache_groups(const struct wn_kv_cache *cache);
 /* slots [B,P,count] receives the tokens held in order of position. The host must know the positions. */
 void wn_kv_cache_order(const struct wn_kv_cache *cache, int32_t *slots);
 /* Sets an attention call's keys, values and F to those of the cache, with T tokens more than are held, and its

@@ -95,7 +95,7 @@ static wn_status keep_score(wn_context *ctx, const struct wn_kv_cache *c, const 
 }
 
 wn_status wn_keep_open(wn_context *ctx, const struct wn_kv_cache *cache, struct wn_kept *out) {
-  const int64_t rows = cache->shape.B * cache->shape.groups, n = cache->count;
+  const int64_t rows = cache->shape.B * wn_kv_cache_groups(cache), n = cache->count;
   *out = (struct wn_kept){.cache = cache, .kept = n};
   const struct wn_array of[] = {WN_ARRAY_FOR(out->scores, "scores", true, WN_DIMS(rows, n)),
                                 WN_ARRAY_FOR(out->order, "order of the slots", true, WN_DIMS(rows, n)),
@@ -121,11 +121,12 @@ wn_status wn_keep_score(wn_context *ctx, const struct wn_kv_cache *cache, const 
 wn_status wn_keep_pack(wn_context *ctx, const struct wn_kept *keep, bool values, int64_t b, float *out) {
   const struct wn_kv_cache *c = keep->cache;
   const struct wn_kv_shape *s = &c->shape;
+  const int64_t groups = wn_kv_cache_groups(c);
   const unsigned needs = values ? WN_POLICY_VALUES : WN_POLICY_KEYS;
   struct wn_kv_read read = {0};
   WN_TRY(keep_visit(ctx, c, needs, true, &read));
-  for (int64_t p = 0; p < s->groups; p++) {
-    const int64_t row = b * s->groups + p, heads = s->Hkv / s->groups;
+  for (int64_t p = 0; p < groups; p++) {
+    const int64_t row = b * groups + p, heads = s->Hkv / groups;
     const struct wn_policy_held held = {.heads = heads, .D = s->D, .dtype = s->dtype, .rows = s->dtype};
     const struct wn_policy_rows rows = wn_kv_cache_rows(c, values, values ? read.v : read.k, row);
     wn_policy_pack_rows(&held, &rows, keep->order + row * c->count, c->count, out + p * heads * c->count * s->D);

@@ -31,11 +31,19 @@ succeeds "a model with rotary positions" train --config recipe.json --set train.
   --set model.position=rope --out turned --quiet
 json "analyze kept: a method that asks in words" '.tokens == 12 and ([.kept[][] | length] | add) == 6 * ([.kept[] | length] | add) and .peak_bytes > .bytes' \
   analyze kept turned --ids ids --policy kvzip --ratio 0.5 --when prompt --cache float
+json "a method that asks in words: budgets that hold the context" '[.kept[][] | length] | unique == [12]' \
+  analyze kept turned --ids ids --policy kvzip --budgets 40 --when hold --cache float
+json "a method that asks in words: a layer that holds the context" '[.kept[] | map(length) | add] | .[1] == 12 * (.[0] / 4)' \
+  analyze kept turned --ids ids --policy kvzip --budgets 4,40 --when hold --cache float
 refuses "answers beside a text" 2 'goes with none of --data, --text' eval talker --answers answers.jsonl --text answers.jsonl
 refuses "answers beside a context's length" 2 '\-\-context' eval talker --answers answers.jsonl --context 8
 refuses "a template without --chat" 2 'need --chat' eval talker --answers answers.jsonl --template chatml
 refuses "--save without answers" 2 'save: for --answers only' eval talker --data train.bin --save x
 refuses "answers into no folder" 2 'nowhere' eval talker --answers answers.jsonl --save nowhere/x
+echo '{"question": "x", "references": ["y"], "scorer": "number"}' >wrong.jsonl
+refuses "a reference without a number" 1 'wrong.jsonl:1: field "references": expected a number in each text' eval talker --answers wrong.jsonl
+echo '{"question": "x", "references": ["y"], "scorer": "all", "depth": 1.5}' >wrong.jsonl
+refuses "a depth beyond a context" 1 'wrong.jsonl:1: field "depth": expected a number from 0 to 1' eval talker --answers wrong.jsonl
 echo '{"question": "x", "references": ["y"], "scorer": "bleu"}' >>answers.jsonl
 refuses "a scorer that there is not" 1 'answers.jsonl:4: field "scorer": expected all, any, exact, f1, rouge-l or number, found "bleu"' \
   eval talker --answers answers.jsonl

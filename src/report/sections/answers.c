@@ -54,17 +54,31 @@ static wn_status answers_name(wn_context *ctx, const char *where, json_t *object
   return WN_OK;
 }
 
-static wn_status answers_add(wn_context *ctx, const json_t *line, struct answers_setting *f) {
-  const double score = 100 * json_number_value(json_object_get(line, "score"));
-  const json_t *depth = json_object_get(line, "depth");
-  const double length = json_number_value(json_object_get(line, "context_tokens"));
+/* A number of a line, at least 0 and at most `most`. */
+static wn_status answers_number(wn_context *ctx, const char *where, const json_t *line, const char *field, double most,
+                                double *out) {
+  const json_t *value = json_object_get(line, field);
+  *out = json_number_value(value);
+  if (json_is_number(value) && *out >= 0 && *out <= most) return WN_OK;
+  return wn_fail(ctx, WN_ERR_FORMAT,
+                 "%s: field \"%s\": expected a number from 0 to %.9g, as winnow eval --answers saves it", where, field,
+                 most);
+}
+
+static wn_status answers_add(wn_context *ctx, const char *where, const json_t *line, struct answers_setting *f) {
+  double score, length, kept, depth = -1;
+  WN_TRY(answers_number(ctx, where, line, "score", 1, &score));
+  WN_TRY(answers_number(ctx, where, line, "context_tokens", INT32_MAX, &length));
+  WN_TRY(answers_number(ctx, where, line, "context_kept", length, &kept));
+  if (json_object_get(line, "depth")) WN_TRY(answers_number(ctx, where, line, "depth", 1, &depth));
+  score *= 100;
   WN_TRY(WN_GROW(ctx, "scores", &f->scores, f->count, 1, &f->room));
   f->scores[f->count++] = score;
-  f->kept += json_number_value(json_object_get(line, "context_kept"));
+  f->kept += kept;
   f->tokens += length;
-  if (!json_is_number(depth) || !(length >= 1)) return WN_OK;
-  const int place = (int)(json_number_value(depth) * DEPTHS), size = (int)lround(2 * log2(length));
-  if (place < 0 || place > DEPTHS || size >= LENGTHS) return WN_OK;
+  if (depth < 0 || !(length >= 1)) return WN_OK;
+  const int place = (int)(depth * DEPTHS), size = (int)lround(2 * log2(length));
+  if (size >= LENGTHS) return WN_OK;
   struct answers_cell *cell = &f->needles[size][place < DEPTHS ? place : DEPTHS - 1];
   cell->sum += score;
   cell->count++;
@@ -87,11 +101,8 @@ static wn_status answers_read(wn_context *ctx, const char *path, struct answers_
     if (status != WN_OK || !line) break;
     if (head)
       status = answers_name(ctx, where, json_object_get(line, "budgets"), f->method, sizeof f->method);
-    else if (!json_is_number(json_object_get(line, "score")))
-      status = wn_fail(ctx, WN_ERR_FORMAT, "%s: field \"score\": expected a number, as winnow eval --answers saves it",
-                       where);
     else
-      status = answers_add(ctx, line, f);
+      status = answers_add(ctx, where, line, f);
     json_decref(line);
   }
   if (status == WN_OK && f->count == 0) status = wn_fail(ctx, WN_ERR_FORMAT, "%s: no answer in it", path);
