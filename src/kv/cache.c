@@ -339,14 +339,14 @@ struct wn_policy_held wn_kv_cache_held(const struct wn_kv_cache *cache, const st
                                 .v = wn_kv_cache_rows(cache, true, read->v, row),
                                 .rows = s->dtype,
                                 .numbers = (int)s->keyed};
-  wn_kv_numbers_held(cache, row, &held);
+  wn_kv_numbers_held(cache, read->numbers, row, &held);
   return held;
 }
 
 /* What a policy on the host sees of a group of a full cache. */
 static struct wn_policy_held cache_held(const struct wn_kv_cache *cache, const struct wn_evict_rule *rule,
                                         int64_t row) {
-  const struct wn_kv_read read = {cache->k_read, cache->v_read, cache->f_read, cache->notes_read};
+  const struct wn_kv_read read = {cache->k_read, cache->v_read, cache->f_read, cache->notes_read, cache->numbers_read};
   struct wn_policy_held held = wn_kv_cache_held(cache, &read, rule, cache->shape.capacity, row);
   if (!wn_policy_row(rule->budgets->policy)->ordered) return held;
   for (int64_t j = 0; j < cache->count; j++) cache->order[j] = (int32_t)j;

@@ -102,8 +102,8 @@ wn_status wn_kv_numbers_take_back(wn_context *ctx, const struct wn_kv_cache *cac
 size_t wn_kv_sums_bytes(const struct wn_kv_shape *shape); /* of `total` */
 /* What has been appended counts from now on. */
 void wn_kv_numbers_advance(struct wn_kv_cache *cache);
-/* Sets what a policy sees of the numbers of group `row`. */
-void wn_kv_numbers_held(const struct wn_kv_cache *cache, int64_t row, struct wn_policy_held *held);
+/* Sets what a policy sees of the numbers of group `row`, in an array of the cache's shape. */
+void wn_kv_numbers_held(const struct wn_kv_cache *cache, const void *numbers, int64_t row, struct wn_policy_held *held);
 /* Writes rows t0..t0+T-1 after the tokens held. They count only after wn_kv_cache_advance. The caller has checked that
  * they fit, or made room. */
 wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_kv_rows *rows,
@@ -145,7 +145,7 @@ wn_status wn_kv_cache_copy(wn_context *ctx, const struct wn_kv_cache *from, int6
                            struct wn_kv_cache *to);
 /* A cache's arrays as the host reads them; NULL: not read. */
 struct wn_kv_read {
-  void *k, *v, *f, *notes;
+  void *k, *v, *f, *notes, *numbers;
 };
 /* What a policy sees of group `row` of the B * P where K tokens may be held: all but `order`, `values` and its room. */
 struct wn_policy_held wn_kv_cache_held(const struct wn_kv_cache *cache, const struct wn_kv_read *read,

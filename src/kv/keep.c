@@ -20,6 +20,7 @@ static wn_status keep_visit(wn_context *ctx, const struct wn_kv_cache *c, unsign
       {c->v, &read->v, wn_stored_bytes(s->v_type, s->dtype, numbers), needs & WN_POLICY_VALUES},
       {c->f, &read->f, rows * (size_t)s->selections, needs & WN_POLICY_SELECTIONS},
       {c->notes, &read->notes, rows * (size_t)(s->groups * s->notes), needs & WN_POLICY_SUMS},
+      {c->numbers, &read->numbers, rows * (size_t)(s->Hkv * s->width), needs & WN_POLICY_NUMBERS},
   };
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
     if (!all[i].array || !all[i].wanted) continue;

@@ -95,11 +95,12 @@ wn_status wn_kv_numbers_take_back(wn_context *ctx, const struct wn_kv_cache *c, 
   return opened ? closed : status;
 }
 
-void wn_kv_numbers_held(const struct wn_kv_cache *cache, int64_t row, struct wn_policy_held *held) {
+void wn_kv_numbers_held(const struct wn_kv_cache *cache, const void *numbers, int64_t row,
+                        struct wn_policy_held *held) {
   const struct wn_kv_shape *s = &cache->shape;
   for (int64_t i = 0; i < s->keyed; i++) {
     const struct wn_policy_rows all = {
-        .data = cache->numbers_read, .head = s->width * s->capacity, .token = 1, .type = WN_GGUF_F32};
+        .data = numbers, .head = s->width * s->capacity, .token = 1, .type = WN_GGUF_F32};
     const int64_t first = (row * (s->Hkv / s->groups) * s->width + i) * s->capacity;
     held->number[i] = (struct wn_policy_number){&s->map[i], wn_policy_rows_from(all, s->dtype, first)};
   }
