@@ -223,7 +223,8 @@ static wn_status answers_draw_needles(struct wn_report *r, const struct answers_
   for (int64_t i = 0, k = 0; m && i < LENGTHS * DEPTHS; i++) {
     const struct answers_cell *cell = &f->needles[i / DEPTHS][i % DEPTHS];
     if (cell->count == 0) continue;
-    m[k] = exp2((double)(i / DEPTHS) / 2.0);
+    const int64_t size = i / DEPTHS; /* in half powers of two */
+    m[k] = exp2((double)size / 2.0);
     m[3 * count + k] = 100 * ((double)(i % DEPTHS) + 0.5) / DEPTHS;
     m[4 * count + k++] = cell->sum / (double)cell->count;
   }
