@@ -146,12 +146,12 @@ static wn_status repeat_allot(struct wn_session *s, const struct wn_session_scor
         .options = &o->own.options, .layer = l, .n = n, .Hkv = G, .at = at, .largest = o->largest + l * G * n};
     total += (K < n ? K : n) * G;
     if (s->pins.count > 0) least = wn_policy_stay(&s->budgets, K) + 1;
-    if (known)
+    if (s->parts[s->first[l]].kind != WN_LAYER_BUDGET) /* it keeps everything, which is not shared */
+      for (int64_t j = 0; j < G * n; j++) scores[l * G * n + j] = WN_ONCE_SINK;
+    else if (known)
       memcpy(scores + l * G * n, known->scores + l * G * n, (size_t)(G * n) * sizeof *scores);
     else
       status = o->own.method->score(s->ctx, &view, scores + l * G * n);
-    const bool holds_all = s->parts[s->first[l]].kind != WN_LAYER_BUDGET; /* what it keeps is not shared */
-    for (int64_t j = 0; holds_all && j < G * n; j++) scores[l * G * n + j] = WN_ONCE_SINK;
     for (int64_t g = 0; g < G; g++) wn_keep_pin(&s->pins, at, n, scores + (l * G + g) * n);
   }
   if (status == WN_OK) status = wn_once_ada(s->ctx, scores, L * G, n, total, least < n ? least : n, o->allotted);

@@ -12,7 +12,7 @@ const char *const wn_answer_names[WN_ANSWER_NUMBERS] = {
 /* What the line says; else where the context has the only reference, a share of its bytes. Negative: neither. */
 static double saved_depth(const struct wn_sample *s) {
   const json_t *given = json_object_get(s->line, "depth");
-  if (json_is_number(given)) return json_number_value(given);
+  if (given) return json_number_value(given);
   const char *at = s->reference_count == 1 ? strstr(s->context, s->references[0]) : NULL;
   return at ? (double)(at - s->context) / (double)strlen(s->context) : -1;
 }
@@ -27,7 +27,7 @@ wn_status wn_answers_save(struct wn_answers *a, struct wn_answers_column *column
     json_object_set_new(line, wn_answer_names[n],
                         numbers[n] == floor(numbers[n]) ? json_integer((json_int_t)numbers[n]) : json_real(numbers[n]));
   const double depth = saved_depth(s);
-  if (line && depth >= 0 && depth <= 1) json_object_set_new(line, "depth", json_real(depth));
+  if (line && depth >= 0) json_object_set_new(line, "depth", json_real(depth));
   WN_TRY(wn_eval_log_add(a->ctx, &column->log, line));
   return wn_eval_log_flush(a->ctx, &column->log);
 }

@@ -8,7 +8,7 @@
 static wn_status keep_visit(wn_context *ctx, const struct wn_kv_cache *c, unsigned needs, bool open,
                             struct wn_kv_read *read) {
   const struct wn_kv_shape *s = &c->shape;
-  const struct wn_memory *memory = s->memory ? s->memory : &wn_host_memory;
+  const struct wn_memory *memory = wn_kv_memory(s);
   const size_t e = wn_dtype_size(s->dtype), rows = (size_t)(s->B * s->capacity) * e;
   const int64_t numbers = s->B * s->capacity * s->Hkv * s->D;
   const struct {

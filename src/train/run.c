@@ -500,11 +500,11 @@ wn_status wn_train_run(wn_context *ctx, const wn_recipe *recipe, const char *out
   const char *gates = wn_model_gates_with(&r.recipe.model, WN_GATES_LOSS);
   const bool mem = r.recipe.model.attention.selective.mem.enabled;
   if (r.saved_step < t->steps && (mem || gates) && t->mem.from_step >= t->steps)
-    wn_log(ctx, WN_LOG_WARNING, "%s%s never act%s: train.mem.from_step is %lld of %lld steps", mem ? "L_mem" : "",
-           !gates ? ""
-           : mem  ? " and the losses of gates"
-                  : "the losses of gates",
-           gates ? "" : "s", (long long)t->mem.from_step, (long long)t->steps);
+    wn_log(ctx, WN_LOG_WARNING, "%s: train.mem.from_step is %lld of %lld steps",
+           !gates ? "L_mem never acts"
+           : mem  ? "L_mem and the losses of gates never act"
+                  : "the losses of gates never act",
+           (long long)t->mem.from_step, (long long)t->steps);
   if (r.saved_step < t->steps && wn_trainer_never_evicts(r.trainer))
     wn_log(ctx, WN_LOG_WARNING,
            "nothing is evicted: at the last step train.prune.budgets, %s, are no less than the %lld tokens of a row",

@@ -9,13 +9,13 @@
 #include "ops/score.h"
 
 static void gates_score(const struct wn_policy_held *held, int64_t first, int64_t n, double *out) {
+  struct wn_score_map maps[WN_SCORE_MAPS_MAX]; /* what an idle map would leave counts too */
+  for (int m = 0; m < held->numbers; m++) maps[m] = *held->number[m].map, maps[m].idle = false;
   for (int64_t i = 0; i < n; i++) {
     const int64_t j = first + i;
     out[i] = 0;
     for (int m = 0; m < held->numbers && held->at[j] >= 0; m++) {
-      struct wn_score_map one = *held->number[m].map; /* what an idle map would leave counts too */
-      const struct wn_score_map *map = &one;
-      one.idle = false;
+      const struct wn_score_map *map = &maps[m];
       const struct wn_policy_rows *x = &held->number[m].rows;
       for (int64_t h = 0; h < held->heads; h++) {
         const double key = wn_stored_number(x->type, held->rows, x->data, wn_policy_row_at(x, h, j));

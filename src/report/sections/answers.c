@@ -88,7 +88,7 @@ static wn_status answers_add(wn_context *ctx, const char *where, const json_t *l
 /* The setting's figures, from what has been added. */
 static void answers_sum(struct answers_setting *f) {
   f->score = wn_estimate_ratio(&(struct wn_row_numbers){.sum = f->scores, .count = (size_t)f->count, .stride = 1});
-  f->evicted = f->tokens > 0 ? fmax(0, 1 - f->kept / f->tokens) : 0;
+  f->evicted = f->tokens > 0 ? 1 - f->kept / f->tokens : 0;
 }
 
 static wn_status answers_read(wn_context *ctx, const char *path, struct answers_setting *f) {
@@ -106,7 +106,7 @@ static wn_status answers_read(wn_context *ctx, const char *path, struct answers_
     json_decref(line);
   }
   if (status == WN_OK && f->count == 0) status = wn_fail(ctx, WN_ERR_FORMAT, "%s: no answer in it", path);
-  answers_sum(f);
+  if (status == WN_OK) answers_sum(f);
   wn_lines_close(&lines);
   return status;
 }
