@@ -1,4 +1,4 @@
-/* What a gate keeps of its key (wn_gate_share), on the host and on a device alike. */
+/* What a gate keeps of its key (wn_gate_share), and its noise, on the host and on a device alike. */
 #ifndef WN_OPS_GATES_H
 #define WN_OPS_GATES_H
 
@@ -24,6 +24,12 @@ WN_BOTH double wn_gate_ages(double c, double n, double *slope) {
 WN_BOTH double wn_gate_kept(bool ages, double c, int64_t rows, double *slope) {
   if (ages) return wn_gate_ages(c, (double)rows, slope);
   return *slope = exp(c);
+}
+
+/* Noise of a gate's logit from a random word: the logarithm of odds, distributed logistically (wn_noise). */
+WN_BOTH double wn_gate_noise(uint32_t word) {
+  const double u = ((double)word + 0.5) / 4294967296.0;
+  return log(u / (1 - u));
 }
 
 #endif

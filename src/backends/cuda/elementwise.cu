@@ -2,6 +2,7 @@
 // sum of squares, whose order depends only on n.
 #include "backends/cuda/launch.cuh"
 #include "base/rng.h"
+#include "ops/gates.h"
 
 static __global__ void add_kernel(int64_t n, const float *x, const float *z, float *y) {
   WN_GRID_LOOP(i, n) y[i] = x[i] + z[i];
@@ -54,15 +55,13 @@ wn_status wn_cuda_dropout_forward(const struct wn_exec *exec, const struct wn_dr
   return wn_cuda_launched(exec, "dropout");
 }
 
-// The logarithm of odds in double, as the CPU draws it. A thread has the four values of one counter.
+// A thread has the four values of one counter.
 static __global__ void noise_kernel(int64_t n, uint64_t seed, uint64_t stream, float *x) {
   WN_GRID_LOOP(four, (n + 3) / 4) {
     uint32_t word[4];
     wn_philox(seed, stream, (uint64_t)four, word);
-    for (int64_t i = four * 4; i < n && i < four * 4 + 4; i++) {
-      const double u = ((double)word[i - four * 4] + 0.5) / 4294967296.0;
-      x[i] = (float)((double)x[i] + log(u / (1 - u)));
-    }
+    for (int64_t i = four * 4; i < n && i < four * 4 + 4; i++)
+      x[i] = (float)((double)x[i] + wn_gate_noise(word[i - four * 4]));
   }
 }
 wn_status wn_cuda_noise_forward(const struct wn_exec *exec, const struct wn_noise *a) {

@@ -1,9 +1,8 @@
 /* Dropout (Srivastava et al. 2014), and the noise of a relaxed Bernoulli variable (Maddison, Mnih, Teh 2017, arXiv
  * 1611.00712): one pass over n values. */
-#include <math.h>
-
 #include "backends/ref/ref.h"
 #include "base/rng.h"
+#include "ops/gates.h"
 
 wn_status wn_ref_dropout_forward(const struct wn_exec *exec, const struct wn_dropout *a) {
   const wn_dtype t = wn_array_type(a->type, exec->dtype); /* of x [n] */
@@ -23,10 +22,8 @@ wn_status wn_ref_noise_forward(const struct wn_exec *exec, const struct wn_noise
   for (int64_t i = 0; i < a->n; i += 4) {
     uint32_t word[4];
     wn_philox(a->seed, a->stream, (uint64_t)(i / 4), word);
-    for (int64_t k = i; k < i + 4 && k < a->n; k++) {
-      const double u = ((double)word[k - i] + 0.5) / 4294967296.0;
-      wn_number_set(a->x, k, exec->dtype, wn_number(a->x, k, exec->dtype) + log(u / (1 - u)));
-    }
+    for (int64_t k = i; k < i + 4 && k < a->n; k++)
+      wn_number_set(a->x, k, exec->dtype, wn_number(a->x, k, exec->dtype) + wn_gate_noise(word[k - i]));
   }
   return WN_OK;
 }
