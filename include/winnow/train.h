@@ -72,8 +72,9 @@ typedef struct wn_train_config {
     double alpha; /* default 16 */
   } lora;
   double lr_mechanisms; /* factor of lr for the mechanisms' own parameters (strengths, gates, spans, ...); default 1 */
-  int64_t strength_steps; /* selective.strength "scheduled": steps in which it rises from 0 to 1; default 0: half of the
-                             run */
+  int64_t strength_steps; /* selective.strength "scheduled": steps in which it rises from 0 to 1; of gates that `adapt`
+                             adds: steps in which a ceiling on their biases falls to where they act; default 0: half of
+                             the run */
   struct { /* budgets of the key-value cache (kv.h) in force in training and in the run's evaluations. Evictions are
               those of decoding; backward treats them as constants */
     char budgets[1024];         /* as wn_budgets_parse reads it; "": none */

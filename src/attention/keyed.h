@@ -24,7 +24,8 @@ static inline void keyed_layout(const struct wn_score_kind *kind, const struct w
 }
 
 /* An entry's array NAME, the input that computes it, and its layout. bias: the value that the gate's bias starts with;
- * when a model is adapted it is 20, and sigmoid(20) = 1 - 2e-9. Last what the input has besides. */
+ * when a model is adapted it is 20, and sigmoid(20) = 1 - 2e-9, then 7: half of a forget gate's or a retention gate's
+ * key is left after 760 tokens. Last what the input has besides. */
 #define WN_KEYED_INPUT(NAME, KIND, TRANSFORM, BIAS, ...)                                                               \
   static const struct wn_mechanism_array NAME##_arrays[] = {{.name = #NAME,                                            \
                                                              .role = WN_ARRAY_INPUT,                                   \
@@ -40,6 +41,7 @@ static inline void keyed_layout(const struct wn_score_kind *kind, const struct w
                                                              .transform = (TRANSFORM),                                 \
                                                              .bias_init = (BIAS),                                      \
                                                              .bias_neutral = 20,                                       \
+                                                             .bias_adapted = 7,                                        \
                                                              __VA_ARGS__}};                                            \
   static void NAME##_layout(const struct wn_attention_dims *d, struct wn_attention *out) {                             \
     keyed_layout(&(KIND), d, out);                                                                                     \

@@ -79,8 +79,10 @@ struct wn_mechanism_input {
   void (*relaxed)(const wn_attention_config *config, double *temperature, bool *noise);
   size_t strides; /* offset of its struct wn_stride in struct wn_attention; unused for a map's */
   /* When a model without the mechanism is adapted: w starts at 0 and b at bias_neutral, or w stays random, or w is
-   * copied from the model's query or key projection (`source`), from head source_head of each of `heads` groups. */
-  double bias_neutral;
+   * copied from the model's query or key projection (`source`), from head source_head of each of `heads` groups. At
+   * bias_neutral a sigmoid has no slope to learn by: a ceiling on b falls from there to bias_adapted, over
+   * train.strength_steps. */
+  double bias_neutral, bias_adapted;
   enum wn_input_source source;
   int64_t (*source_head)(const wn_attention_config *config);
 };

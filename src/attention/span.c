@@ -83,6 +83,7 @@ static const struct wn_mechanism_input span_inputs[] = {
      .transform = WN_INPUT_SIGMOID,
      .bias_init = -4,
      .bias_neutral = 20, /* sigmoid(20) = 1 - 2e-9 */
+     .bias_adapted = 4,  /* 0.98 of the limit */
      .strides = WN_OP_AT(span.s_z)},
 };
 

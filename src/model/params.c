@@ -244,7 +244,7 @@ static const char *param_of_mechanism(const wn_model_config *c, enum wn_array_ro
   row->init_value = array->init ? array->init(&c->attention) : 0;
   row->range = array->range;
   row->mechanism = true;
-  row->neutral = array->neutral;
+  row->neutral = row->adapted = array->neutral;
   row->scheduled = array->is_scheduled && array->is_scheduled(&c->attention);
   row->decay = row->ndim > 1;
   return array->param;
@@ -276,6 +276,7 @@ static const char *param_of_input(const wn_model_config *c, int slot, enum input
     row->matrix = !bias && (hidden || in[i].size > 1);
     row->mechanism = true;
     row->neutral = tensor == INPUT_BIAS ? how->bias_neutral : tensor == HIDDEN_WEIGHT ? NAN : 0;
+    row->adapted = tensor == INPUT_BIAS ? how->bias_adapted : row->neutral;
     row->projects = tensor == INPUT_WEIGHT ? how : NULL;
     return names[tensor];
   }

@@ -32,6 +32,7 @@ struct wn_param {
   bool mechanism; /* belongs to an attention mechanism; a model without that mechanism lacks it */
   bool scheduled; /* training sets it (train/adapt_rows.h); it is not learned */
   double neutral; /* of a mechanism: its first value when a model without the mechanism is adapted; NAN: random */
+  double adapted; /* where a ceiling on its values falls to from `neutral` in adapting; equal: there is none */
   const struct wn_mechanism_input *projects; /* set if this is the weight of a mechanism's input; or NULL */
   bool packs;                                /* may be packed: a projection or a token table */
 };

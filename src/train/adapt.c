@@ -6,6 +6,7 @@
  *   dynamic spans: weight 0, bias 20   z = 1 - 2e-9 rounds to 1
  *   relative positions and position biases 0
  *   gates on keys: weight 0, bias 20; the hidden layer of their network stays random, or nothing would train it
+ * Biases of 20 are then lowered (wn_adapt_strength_set), or their sigmoids would have no slope to learn by.
  * The projections of a bilinear form act only through the strength. They may start at random, or as copies of the
  * selecting head's query and key projections (the bilinear form then lacks their rotation and QK-norm). This list is
  * not relied on: the logits of both models are compared before the first step. */

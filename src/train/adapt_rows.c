@@ -120,16 +120,30 @@ double wn_adapt_strength(const wn_train_config *config, int64_t step) {
   return step >= over ? 1 : (double)step / (double)over;
 }
 
-wn_status wn_adapt_strength_set(struct wn_model *model, const wn_train_config *config, int64_t step) {
-  const struct wn_memory *memory = model->backend->memory;
-  const double value = wn_adapt_strength(config, step);
+/* Sets the elements of a tensor that are above `ceiling`. */
+static wn_status cut(struct wn_model *model, int row, double ceiling, double value) {
+  const struct wn_param *p = &model->table.rows[row];
+  double number = 0; /* a zero of either type */
+  wn_number_set(&number, 0, model->dtype, value);
+  for (size_t k = 0; k < p->count; k++)
+    if (!(wn_model_value(model, row, (int64_t)k) <= ceiling))
+      WN_TRY(model->backend->memory->copy_in(model->ctx,
+                                             wn_element(model->params, (int64_t)(p->offset + k), model->dtype), &number,
+                                             wn_dtype_size(model->dtype)));
+  return WN_OK;
+}
+
+wn_status wn_adapt_strength_set(struct wn_model *model, const wn_train_config *config, const struct wn_adapt_rows *rows,
+                                int64_t step) {
+  const double strength = wn_adapt_strength(config, step);
+  const bool falls = config->adapt && wn_adapt_strength(config, step - 1) < 1;
   for (int i = 0; i < model->table.count; i++) {
     const struct wn_param *row = &model->table.rows[i];
-    double number = 0; /* a zero of either type */
-    wn_number_set(&number, 0, model->dtype, value);
-    for (size_t k = row->offset; row->scheduled && k < row->offset + row->count; k++)
-      WN_TRY(memory->copy_in(model->ctx, wn_element(model->params, (int64_t)k, model->dtype), &number,
-                             wn_dtype_size(model->dtype)));
+    const double ceiling = row->neutral + strength * (row->adapted - row->neutral);
+    if (row->scheduled)
+      WN_TRY(cut(model, i, -INFINITY, strength));
+    else if (falls && row->adapted < row->neutral && rows->grad_at[i] != WN_NO_GRADIENT)
+      WN_TRY(cut(model, i, ceiling, ceiling));
   }
   return WN_OK;
 }

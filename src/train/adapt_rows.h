@@ -22,7 +22,9 @@ void wn_adapt_rows_clear(struct wn_adapt_rows *rows);
 
 /* The scheduled strength at optimizer step `step`, counted from 1; 0 before the first. */
 double wn_adapt_strength(const wn_train_config *config, int64_t step);
-/* Sets it in the model, if its configuration has a scheduled strength. */
-wn_status wn_adapt_strength_set(struct wn_model *model, const wn_train_config *config, int64_t step);
+/* Sets it in the model, if its configuration has a scheduled strength. While it rises in a model that is adapted, gates
+ * that learn open no further than their falling ceiling (struct wn_param, `adapted`). */
+wn_status wn_adapt_strength_set(struct wn_model *model, const wn_train_config *config, const struct wn_adapt_rows *rows,
+                                int64_t step);
 
 #endif

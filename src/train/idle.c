@@ -61,6 +61,7 @@ static const struct need {
     {"train.eval_every", "data.kind", ONE_OF("variable_assignment", "copy", "parity")},
     {"train.select_from_head", "train.adapt", NULL},
     {"train.strength_steps", "model.attention.selective.strength", ONE_OF("scheduled")},
+    {"train.strength_steps", "train.adapt", NULL}, /* gates' ceiling */
     {"train.prune.", "train.prune.budgets", NULL},
     {"model.attention.write.keep", "model.attention.write.loss", NULL},
     {"model.attention.fade.keep", "model.attention.fade.loss", NULL},

@@ -251,7 +251,7 @@ wn_status wn_trainer_step(wn_context *ctx, wn_trainer *t, const int32_t *tokens,
   if (counted == 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "step %lld: no position of the batch has a target", (long long)t->step + 1);
 
-  WN_TRY(wn_adapt_strength_set(t->model, &t->config, t->step + 1));
+  WN_TRY(wn_adapt_strength_set(t->model, &t->config, &t->learns, t->step + 1));
   const wn_budgets *budgets = budgets_of(t, t->step + 1, wn_schedule_budget_drawn);
   const struct wn_batch whole = {
       .B = t->batch * t->accumulate, .T = t->context, .targets = targets, .doc_start = doc_start};

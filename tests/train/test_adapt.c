@@ -335,6 +335,35 @@ static void test_strength_learns(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* Gates that adapt adds open no further than a ceiling that falls from 20 to 7: then they learn. */
+static void test_gates_begin_to_act(void **state) {
+  (void)state;
+  wn_train_config c = training(WN_TUNE_MECHANISMS);
+  c.steps = 10, c.strength_steps = 4, c.lr = 0.01, c.adapt = true;
+  wn_context *ctx = tiny_context("cpu", 1);
+  int32_t ids[2 * T], targets[2 * T];
+  tokens_of(ids, targets, 2 * T);
+  for (int frozen = 0; frozen < 2; frozen++) {
+    snprintf(c.freeze, sizeof c.freeze, "%s", frozen ? "*.write.bias" : "");
+    struct wn_model *m = model_of(ctx, "{\"write\":{\"window\":2}}", 7, WN_F32);
+    const int row = wn_param_find(&m->table, "layers.1.attn.write.bias");
+    assert_int_equal(m->table.rows[row].count, 2);
+    set_all(m, "write.bias", 20);
+    wn_trainer *t;
+    must(ctx, wn_trainer_create(ctx, m, &c, &t));
+    for (int step = 1; step <= 8; step++) {
+      must(ctx, wn_trainer_step(ctx, t, ids, targets, NULL, NULL));
+      const double ceiling = frozen ? 20 : 20 - 13 * fmin(1, step / 4.0), bias = wn_model_value(m, row, 1);
+      if (!(bias <= ceiling + 0.011 * fmax(1, step - 3)) || !(bias >= ceiling - 0.011 * step) ||
+          (step > 4 && !frozen && bias == ceiling))
+        fail_msg("step %d: bias %g, ceiling %g", step, bias, ceiling);
+    }
+    wn_trainer_destroy(t);
+    wn_model_destroy(m);
+  }
+  wn_context_destroy(ctx);
+}
+
 static void test_schedule(void **state) {
   (void)state;
   wn_train_config c = training(WN_TUNE_ALL);
@@ -590,6 +619,7 @@ int main(void) {
       cmocka_unit_test(test_freezing),
       cmocka_unit_test(test_refused),
       cmocka_unit_test(test_strength_learns),
+      cmocka_unit_test(test_gates_begin_to_act),
       cmocka_unit_test(test_schedule),
       cmocka_unit_test(test_lora_gradients),
       cmocka_unit_test(test_runs),
