@@ -15,7 +15,7 @@
 #include "winnow/context.h"
 #include "winnow/tensor.h"
 
-WN_EXPERIMENTAL_BEGIN
+WN_STABLE_BEGIN
 
 /* The factor of selections: 0 gives dense attention, 1 the paper's.
  * "fixed": 1, no parameter.
@@ -109,6 +109,9 @@ void wn_attention_config_init(wn_attention_config *config); /* the defaults: den
 /* Parses the JSON object `text` (the "attention" object of a config or an oracle case). The presence of a mechanism's
  * object enables it, unless it says "enabled": false. */
 wn_status wn_attention_config_parse(wn_context *ctx, const char *text, wn_attention_config *out);
+
+WN_API_END
+WN_EXPERIMENTAL_BEGIN
 
 /* A mechanism that a configuration uses, for reports. */
 typedef struct wn_mechanism_use {

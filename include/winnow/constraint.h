@@ -9,7 +9,7 @@
 
 #include "winnow/tokenizer.h"
 
-WN_EXPERIMENTAL_BEGIN
+WN_STABLE_BEGIN
 
 /* A constraint and how far its text is; opaque. */
 typedef struct wn_constraint wn_constraint;

@@ -100,6 +100,7 @@ typedef struct wn_data_config {
   int max_length;    /* copy: lengths 1 to max_length (24); parity: sequence length */
   wn_data_rows rows; /* tokens: blocks */
   bool long_only;    /* rows of documents: only documents that fill at least 90% of the context */
+  uint64_t reserved[32]; /* 0: room for what later versions add */
 } wn_data_config;
 
 /* A source of batches; opaque. */

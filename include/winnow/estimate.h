@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include "winnow/status.h"
 
-WN_EXPERIMENTAL_BEGIN
+WN_STABLE_BEGIN
 
 /* The sums of one row. */
 typedef struct wn_row_sums {

@@ -7,7 +7,7 @@
 #include "winnow/kv.h"
 #include "winnow/session_group.h"
 
-WN_EXPERIMENTAL_BEGIN
+WN_STABLE_BEGIN
 
 /* The reason why a text ended. */
 typedef enum wn_generate_end {
@@ -134,6 +134,7 @@ typedef struct wn_generate_result {
                             fed */
   double prompt_seconds, token_seconds;
   int64_t drafted, accepted; /* tokens guessed (draft_tokens), and those that were drawn */
+  uint64_t reserved[8];      /* 0: room for what later versions add */
 } wn_generate_result;
 
 /* The tokens of a text for a model to continue. They begin with the token that begins a text, if the tokenizer has one;

@@ -169,6 +169,7 @@ typedef struct wn_budgets {
                  still says which tokens go one by one, and with "observed" keeps the sums: h2o. Default 0: none */
   bool critical; /* scores are weighted by the norms of the projected values (Feng et al. 2025, CriticalKV) */
   const struct wn_pins *pins; /* a session's own (wn_session_pin); NULL in a caller's budgets */
+  uint64_t reserved[16];      /* 0: room for what later versions add */
 } wn_budgets;
 /* The methods that score a whole cache, from 1 to wn_method_count() - 1; 0 is "none". Numbers may change, names do not.
  */

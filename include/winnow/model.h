@@ -134,6 +134,7 @@ typedef struct wn_model_config {
     char logits[WN_INIT_BYTES]; /* the output, where it is not tied */
   } init;
   wn_attention_config attention;
+  uint64_t reserved[32]; /* 0: room for what later versions add */
 } wn_model_config;
 void wn_model_config_init(wn_model_config *config);
 /* Replaces zeros that mean a default and checks every field: WN_ERR_CONFIG names the first that is wrong. */
@@ -340,6 +341,7 @@ typedef struct wn_sampling {
   uint64_t seed;
   double min_p; /* tokens whose probability before temperature is below this share of the most probable token's are left
                    out; 0: off (Nguyen et al. 2024) */
+  uint64_t reserved[8]; /* 0: room for what later versions add */
 } wn_sampling;
 void wn_sampling_init(wn_sampling *sampling); /* temperature 0.8, top_k 0, top_p 0.95, seed 0, min_p 0 */
 /* Draws a token from logits [V]; deterministic in (seed, step). */

@@ -6,7 +6,7 @@
 
 #include "winnow/model.h"
 
-WN_EXPERIMENTAL_BEGIN
+WN_STABLE_BEGIN
 
 /* Receives the scores. The arrays are the caller's; each may be NULL: not wanted. */
 typedef struct wn_scores {

@@ -39,6 +39,9 @@ void wn_live_add_log(wn_live *live, const wn_train_log *log);
 void wn_live_finish(wn_live *live);
 void wn_live_stop(wn_live *live); /* NULL is allowed */
 
+WN_API_END
+WN_STABLE_BEGIN
+
 /* A server in the shapes of the OpenAI API: docs/serve.md has its paths and fields. */
 typedef struct wn_server_options {
   size_t size;         /* sizeof the struct (context.h) */

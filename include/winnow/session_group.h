@@ -5,7 +5,7 @@
 
 #include "winnow/model.h"
 
-WN_EXPERIMENTAL_BEGIN
+WN_STABLE_BEGIN
 
 /* The memory of a step of up to `most` rows of this model: a session has one, and with drafts (generate.h)
  * some more. It keeps nothing of the sessions: each of them may take

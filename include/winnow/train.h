@@ -88,6 +88,7 @@ typedef struct wn_train_config {
     int64_t from_step, to_step; /* its weight is 0 up to from_step and rises linearly to eps at to_step; 0, 0: eps at
                                    once */
   } mem;
+  uint64_t reserved[32]; /* 0: room for what later versions add */
 } wn_train_config;
 
 /* The recipe of a training run: one JSON file. */
@@ -206,6 +207,7 @@ typedef struct wn_eval_result {
   const char *unit; /* what a row is: "block" (of a text, cut at the context; its blocks count as independent),
                        "document", or "case" of a synthetic task; static */
   wn_estimate loss_rows, accuracy_rows; /* `loss` and `accuracy` with their errors over rows */
+  uint64_t reserved[8];                 /* 0: room for what later versions add */
 } wn_eval_result;
 /* The rows of an evaluation. */
 typedef struct wn_eval_rows {

@@ -26,6 +26,14 @@ wn_status wn_options_read(wn_context *ctx, const char *name, const void *options
   return WN_OK;
 }
 
+wn_status wn_reserved_check(wn_context *ctx, const char *name, const uint64_t *reserved, size_t bytes) {
+  for (size_t i = 0; i < bytes / sizeof *reserved; i++)
+    if (reserved[i])
+      return wn_fail(ctx, WN_ERR_UNSUPPORTED,
+                     "%s has a field that this library does not know, or was not initialised (%s_init)", name, name);
+  return WN_OK;
+}
+
 void wn_options_default(const void *defaults, size_t bytes, void *options, size_t size) {
   if (size < sizeof size) return;
   memset(options, 0, size);

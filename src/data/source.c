@@ -17,6 +17,7 @@
  * Sequences of documents: sequence g is the g-th document in the same orders. Tokens beyond T + 1 are left out; a
  * shorter document is padded at its end. The padding attends to the document, but nothing that counts attends to the
  * padding. */
+#include "base/options.h"
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
@@ -169,6 +170,7 @@ wn_status wn_data_source_create(wn_context *ctx, const wn_data_config *config, c
                                 int32_t vocab_size, wn_data_source **out) {
   WN_CHECK_CALL(WN_POINTER(config), WN_POINTER(out));
   *out = NULL;
+  WN_TRY(WN_RESERVED_CHECK(ctx, wn_data_config, config));
   bool val = split && !strcmp(split, "val");
   if (!val && (!split || strcmp(split, "train")))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "data split \"%s\" is not one of train, val", split ? split : "");

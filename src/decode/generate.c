@@ -76,6 +76,7 @@ static wn_status generate_check_stops(wn_context *ctx, const wn_generate_options
 
 wn_status wn_generation_check(wn_context *ctx, const wn_model *model, const wn_generate_options *o) {
   const int64_t V = model->config.vocab_size;
+  WN_TRY(WN_RESERVED_CHECK(ctx, wn_sampling, &o->sampling));
   if (!o->prompt && (!o->text || !o->tok))
     return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: a prompt is needed: tokens, or a text and a tokenizer");
   if (o->prompt && o->prompt_count < 1) return wn_fail(ctx, WN_ERR_ARGUMENT, "generate: the prompt has no tokens");

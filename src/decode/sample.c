@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "backends/backends.h"
+#include "base/options.h"
 #include "base/error.h"
 #include "base/misuse.h"
 #include "decode/generation.h"
@@ -37,6 +38,7 @@ wn_status wn_sample_check(wn_context *ctx, const struct wn_drawn *drawn, int64_t
 wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sampling *s, uint64_t step,
                     int32_t *token) {
   WN_CHECK_CALL(WN_POINTER(logits), WN_POINTER_AS("sampling", s), WN_POINTER(token));
+  WN_TRY(WN_RESERVED_CHECK(ctx, wn_sampling, s));
   const struct wn_exec exec = {.ctx = ctx, .backend = wn_backend_ref(), .threads = 1, .dtype = WN_F32};
   struct wn_drawn drawn;
   const struct wn_sample by = wn_sample_by(s, logits, V, step, &drawn);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "attention/registry.h"
+#include "base/options.h"
 #include "base/file.h"
 #include "base/misuse.h"
 #include "base/number.h"
@@ -275,6 +276,7 @@ static wn_status budgets_check_policy(wn_context *ctx, const wn_budgets *b, cons
 
 wn_status wn_budgets_check(wn_context *ctx, const wn_budgets *b, const wn_model_config *c) {
   WN_CHECK_CALL(WN_POINTER_AS("budgets", b), WN_POINTER_AS("config", c));
+  WN_TRY(WN_RESERVED_CHECK(ctx, wn_budgets, b));
   if (!wn_policy_row(b->policy)) return wn_fail(ctx, WN_ERR_CONFIG, "budgets: unknown policy %d", (int)b->policy);
   if (b->layers != c->layers)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: %lld of them, the model has %lld layers", (long long)b->layers,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "attention/registry.h"
+#include "base/options.h"
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/fields.h"
@@ -286,6 +287,7 @@ static wn_status config_check_experts(wn_context *ctx, const wn_model_config *c)
 
 wn_status wn_model_config_resolve(wn_context *ctx, wn_model_config *config) {
   WN_CHECK_CALL(WN_POINTER(config));
+  WN_TRY(WN_RESERVED_CHECK(ctx, wn_model_config, config));
   wn_model_config c = *config;
   WN_TRY(config_check_ranges(ctx, &c));
   if (c.vocab_size < 1) return wn_fail(ctx, WN_ERR_CONFIG, "model: vocab_size is 0; it must be at least 1");

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/options.h"
 #include "base/clock.h"
 #include "base/misuse.h"
 #include "dist/dist.h"
@@ -36,6 +37,7 @@ static wn_status check_names(wn_context *ctx, const wn_train_config *c) {
 static wn_status check_config(wn_context *ctx, const wn_model *model, const wn_train_config *config) {
   int64_t longest = model->config.context;
   WN_TRY(check_names(ctx, config));
+  WN_TRY(WN_RESERVED_CHECK(ctx, wn_train_config, config));
   if (config->batch < 1 || config->accumulate < 1)
     return wn_fail(ctx, WN_ERR_CONFIG, "train.batch and train.accumulate must be at least 1, found %lld and %lld",
                    (long long)config->batch, (long long)config->accumulate);

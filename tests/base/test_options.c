@@ -47,6 +47,52 @@ static void test_longer_struct(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* Configurations have room instead of a size: what a newer caller puts there is refused, each by the first call that
+ * takes it. */
+static void test_reserved(void **state) {
+  (void)state;
+  wn_context *ctx = make_context();
+  wn_recipe r;
+  wn_recipe_init(&r);
+  r.model.vocab_size = 11, r.model.context = 8, r.model.width = 8, r.model.layers = 1, r.model.heads = 2;
+  wn_model *model;
+  assert_int_equal(wn_model_create(ctx, &r.model, 1, &model), WN_OK);
+  wn_model_config newer = r.model;
+  newer.reserved[31] = 1;
+  wn_model *none;
+  assert_int_equal(wn_model_create(ctx, &newer, 1, &none), WN_ERR_UNSUPPORTED);
+  assert_string_equal(wn_context_error(ctx),
+                      "wn_model_config has a field that this library does not know, or was not initialised "
+                      "(wn_model_config_init)");
+  wn_trainer *trainer;
+  r.train.reserved[0] = 1;
+  assert_int_equal(wn_trainer_create(ctx, model, &r.train, &trainer), WN_ERR_UNSUPPORTED);
+  wn_data_source *source;
+  r.data.kind = WN_DATA_COPY, r.data.reserved[0] = 1;
+  assert_int_equal(wn_data_source_create(ctx, &r.data, "train", 8, 11, &source), WN_ERR_UNSUPPORTED);
+  wn_budgets budgets;
+  wn_budgets_init(&budgets, NULL);
+  assert_int_equal(wn_budgets_parse(ctx, wn_model_config_get(model), "4", &budgets), WN_OK);
+  budgets.reserved[0] = 1;
+  wn_session *session;
+  assert_int_equal(wn_session_create(ctx, model, WN_OPTIONS(wn_session_options, .budgets = &budgets), &session),
+                   WN_ERR_UNSUPPORTED);
+  budgets.reserved[0] = 0;
+  wn_budgets_clear(&budgets);
+  wn_generate_options o;
+  wn_generate_options_init(&o, sizeof o);
+  const int32_t prompt[] = {1, 2};
+  o.prompt = prompt, o.prompt_count = 2, o.max_tokens = 2;
+  assert_int_equal(wn_generate(ctx, model, &o, NULL), WN_OK);
+  o.sampling.reserved[7] = 1;
+  assert_int_equal(wn_generate(ctx, model, &o, NULL), WN_ERR_UNSUPPORTED);
+  int32_t token;
+  const float logits[11] = {0};
+  assert_int_equal(wn_sample(ctx, logits, 11, &o.sampling, 0, &token), WN_ERR_UNSUPPORTED);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
 static void test_sizes_that_cannot_be(void **state) {
   (void)state;
   wn_context *ctx = make_context();
@@ -165,6 +211,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_shorter_struct),
       cmocka_unit_test(test_longer_struct),
+      cmocka_unit_test(test_reserved),
       cmocka_unit_test(test_sizes_that_cannot_be),
       cmocka_unit_test(test_defaults_of_a_shorter_struct),
       cmocka_unit_test(test_every_function_asks_for_the_size),
