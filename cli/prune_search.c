@@ -263,8 +263,8 @@ static int check_search(struct search *s, int code) {
     return cli_usage_error("winnow prune search", "--lazy and --race exclude each other");
   if (s->tolerance && search_read_tolerance(s->tolerance, &s->options.tolerance)) return 2;
   if (s->memory && search_read_memory(s->memory, &s->options.memory)) return 2;
-  cli_policy_named(s->policy, strlen(s->policy), &s->options.budgets.policy);
-  if (cli_policy_choices_apply("winnow prune search", &s->choices, &s->options.budgets)) return 2;
+  cli_policy_set(s->policy, &s->options.budgets);
+  if (cli_policy_choices_over("winnow prune search", &s->choices, &s->options.budgets)) return 2;
   return CLI_GO;
 }
 
@@ -339,7 +339,12 @@ static const struct cli_option search_options[] = {
     CLI_OPTION(struct search, report_rows, "report-rows", "N", "the same for --report", .min = 0, .max = 1e12),
     CLI_OPTION(struct search, options.context, "context", "N", "tokens per row; 0: the model's context", .min = 0,
                .max = 1 << 24),
-    CLI_OPTION(struct search, policy, "policy", "NAME", "which token is evicted", .choices = cli_policies),
+    CLI_OPTION(
+        struct search, options.read, "read", "N",
+        "--when prompt and hold: the first tokens of each row, which are read in full and compressed; losses are of "
+        "what follows. 0: half of the row",
+        .min = 0, .max = 1 << 24),
+    CLI_OPTION(struct search, policy, "policy", "NAME", "which token is evicted", .choices = cli_policy_names),
     CLI_ROWS_OPTIONS(struct search, rows),
     PRUNE_BATCH_OPTION(struct search, options.batch),
     CLI_POLICY_CHOICES_OPTIONS(struct search, choices),

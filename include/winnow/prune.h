@@ -63,6 +63,11 @@ typedef struct wn_prune_options {
    * this, by a union bound over steps, layers and looks, so far as the test holds (src/prune/race.h). Rows are then in
    * an order drawn at random. Above 0, below 1; 0: no race. Not with lazy */
   double race;
+  /* With budgets whose `when` is prompt or hold: the first so many tokens of each row are its context, which is read in
+   * full and compressed to the budgets; losses are of the positions behind it, and budgets and savings of its tokens.
+   * By any policy and method that needs no tokenizer, with `allot` uniform or ada, at the cost of whole trials
+   * (`plain`). 0: half of the row */
+  int64_t read;
 } wn_prune_options;
 /* Defaults: policy selective, step 8, everything else 0. */
 void wn_prune_options_init(wn_prune_options *options, size_t size); /* size: sizeof *options */

@@ -84,6 +84,7 @@ def search(
     target: float = 0.0,
     step: int = 8,
     context: int = 0,
+    read: int = 0,
     rows: int = 0,
     report_rows: int = 0,
     batch: int = 0,
@@ -100,7 +101,8 @@ def search(
     where that costs least on the token file `search`, until its perplexity would exceed `target`, or the model's own by more
     than the part `tolerance`. The token file `report` is measured after every step.
 
-    rows, report_rows: at most so many rows of the files. long_only, document_token: as in Model.evaluate. race: layers that are
+    With the option when "prompt" or "hold" among policy_options the first `read` tokens of a row (0: half) are its context, which
+    is compressed once; losses are those behind it. rows, report_rows: at most so many rows of the files. long_only, document_token: as in Model.evaluate. race: layers that are
     worse by t tests on a part of the rows are not evaluated on all, and some step differs from the exact search with at most this
     probability. callback: called after every step with a SearchPoint; an exception that it raises ends the search, which
     resume=True continues from the folder `out`."""
@@ -115,7 +117,7 @@ def search(
         # Only the policy and its options are looked at; the tokens stay with `chosen`.
         chosen = _budgets.make(ctx, model._handle, model.context, policy, policy_options)
         options.budgets = chosen._raw[0]
-    put(options, context=context, step=step, batch=batch, max_steps=max_steps, memory=memory)
+    put(options, context=context, read=read, step=step, batch=batch, max_steps=max_steps, memory=memory)
     options.tolerance, options.target, options.lazy, options.race = tolerance, target, lazy, race
     curve = ffi.new("wn_prune_curve *")
 

@@ -26,10 +26,30 @@ struct wn_prune_evaluator {
   void (*destroy)(struct wn_prune_evaluator *e);
 };
 
+/* What computes the losses of rows row0 .. row0 + B - 1 under budgets, NULL: none. rows (may be NULL): [held rows]
+ * receives each row's; *sum: all of them, in the order of positions. */
+struct wn_prune_pass {
+  const char *name;
+  size_t bytes;
+  void *user;
+  wn_status (*run)(void *user, const wn_budgets *budgets, int64_t row0, int64_t B, wn_row_sums *rows, double *sum);
+  void (*destroy)(void *user);
+};
+/* An evaluator that runs every batch whatever has changed. Takes over the pass, also after a failure. budgets: policy
+ * and options, copied; NULL: none. The set is borrowed. */
+wn_status wn_prune_pass_create(wn_context *ctx, const struct wn_prune_set *set, int64_t batch, int64_t layers,
+                               const wn_budgets *budgets, const struct wn_prune_pass *pass,
+                               struct wn_prune_evaluator **out);
+
 /* The plain evaluator, for reference: every evaluation is a whole forward pass of each batch. budgets: policy and
  * options, copied. The set is borrowed. */
 wn_status wn_prune_plain_create(wn_context *ctx, struct wn_model *model, const struct wn_prune_set *set, int64_t batch,
                                 const wn_budgets *budgets, struct wn_prune_evaluator **out);
+
+/* Losses behind contexts that are compressed once (once.c): the set has a context (wn_prune_set_leave), and budgets are
+ * of its tokens. memory: bytes that it may keep. */
+wn_status wn_prune_once_create(wn_context *ctx, struct wn_model *model, const struct wn_prune_set *set, int64_t batch,
+                               const wn_budgets *budgets, uint64_t memory, struct wn_prune_evaluator **out);
 
 /* The options of the evaluator that computes only what a change can affect (reuse.c). */
 struct wn_prune_reuse {

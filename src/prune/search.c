@@ -24,6 +24,7 @@
 #include "prune/evaluator.h"
 #include "prune/finetune.h"
 #include "prune/greedy.h"
+#include "prune/options.h"
 
 enum { PATH_BYTES = 4096, BATCH = 8 };
 #define TARGET_ROUNDING 1e-4 /* nats */
@@ -33,6 +34,7 @@ struct search {
   wn_model *model;
   const wn_prune_options *options;
   int64_t T, batch;
+  int64_t whole;         /* tokens that budgets are of: a row's, or its context's */
   bool writes;           /* this process (the first of several) writes files */
   char path[PATH_BYTES]; /* search.json */
   struct wn_prune_set search, report;
@@ -50,13 +52,6 @@ struct search {
   double start, before;          /* seconds: when this process started, and the duration of earlier parts */
 };
 
-void wn_prune_options_init(wn_prune_options *options, size_t size) {
-  WN_CHECK_OR(, WN_POINTER(options));
-  wn_prune_options defaults = {.step = 8};
-  wn_budgets_init(&defaults.budgets, &(wn_attention_config){.selective.enabled = true});
-  wn_options_default(&defaults, sizeof defaults, options, size);
-}
-
 static void search_clear(struct search *s) {
   if (s->on_search) s->on_search->destroy(s->on_search);
   if (s->on_report) s->on_report->destroy(s->on_report);
@@ -72,50 +67,15 @@ static void search_clear(struct search *s) {
   wn_free(s->tuning);
 }
 
-static wn_status search_check_options(struct search *s) {
-  const wn_prune_options *o = s->options;
-  const wn_model_config *c = &s->model->config;
-  if (s->T < 2 || s->T > c->context)
-    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "search: context %lld is outside 2..%lld, the model's context",
-                   (long long)s->T, (long long)c->context);
-  if (o->step < 1 || o->step >= s->T)
-    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "search: a step of %lld tokens, expected 1 to %lld", (long long)o->step,
-                   (long long)s->T - 1);
-  if (s->batch < 1 || o->max_steps < 0)
-    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "search: batch %lld, at most %lld steps; neither may be negative",
-                   (long long)s->batch, (long long)o->max_steps);
-  if (!(o->race >= 0 && o->race < 1) || (o->race > 0 && o->lazy))
-    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "search: a race of %g must be from 0 to below 1, and 0 with lazy",
-                   wn_told(o->race));
-  if (o->target < 0 || o->tolerance < 0 || !isfinite(o->target) || !isfinite(o->tolerance))
-    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "search: target %g and tolerance %g must be finite and not negative",
-                   o->target, o->tolerance);
-  if (o->target_model && o->target_model->config.vocab_size != c->vocab_size)
-    return wn_fail(s->ctx, WN_ERR_SHAPE, "search: the target's model has a vocabulary of %lld, the model of %lld",
-                   (long long)o->target_model->config.vocab_size, (long long)c->vocab_size);
-  if (o->target_model && o->target_model->config.context < s->T)
-    return wn_fail(s->ctx, WN_ERR_SHAPE, "search: the target's model has a context of %lld, the search one of %lld",
-                   (long long)o->target_model->config.context, (long long)s->T);
-  if (s->tuning && o->target_model == s->model)
-    return wn_fail(s->ctx, WN_ERR_ARGUMENT, "search: the target's model cannot be the one that is tuned");
-  if (c->encoder.layers > 0)
-    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "search: the model has an encoder; budgets are searched for decoders");
-  if (c->recurrence > 0)
-    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED,
-                   "search: the model has segment recurrence, which does not support budgets");
-  if (o->budgets.cache_positions)
-    return wn_fail(s->ctx, WN_ERR_UNSUPPORTED, "search: positions within the cache have no batched evaluation");
-  wn_budgets check = o->budgets;
-  check.layers = c->layers;
-  check.tokens = s->greedy.tokens;
-  return wn_budgets_check(s->ctx, &check, c);
-}
-
 static wn_status search_load_sets(struct search *s) {
   const wn_prune_options *o = s->options;
   const int64_t V = s->model->config.vocab_size;
   WN_TRY(wn_prune_set_load(s->ctx, "search set", &o->search, s->T, V, o->race > 0, &s->search));
   WN_TRY(wn_prune_set_load(s->ctx, "report set", &o->report, s->T, V, o->race > 0, &s->report));
+  if (wn_prune_once(s->options)) {
+    WN_TRY(wn_prune_set_leave(s->ctx, "search set", &s->search, s->whole));
+    WN_TRY(wn_prune_set_leave(s->ctx, "report set", &s->report, s->whole));
+  }
   if (!strcmp(s->search.fingerprint, s->report.fingerprint))
     wn_log(s->ctx, WN_LOG_WARNING, "search set and report set are the same: the report says nothing about unseen data");
   wn_prune_set_share(s->ctx, &s->search, s->batch);
@@ -141,7 +101,7 @@ static wn_status search_open_curve(struct search *s, const char *dir, bool resum
                    s->tuning->dir, dir);
   if (!there) {
     if (s->writes) WN_TRY(wn_make_dirs(ctx, dir));
-    WN_TRY(wn_prune_curve_init(ctx, s->model->config.layers, s->T, o->step, &s->curve));
+    WN_TRY(wn_prune_curve_init(ctx, s->model->config.layers, s->whole, o->step, &s->curve));
     s->curve.budgets = o->budgets;
     s->curve.budgets.heads = 0;
     s->curve.budgets.tokens = s->curve.budgets.head_tokens = NULL;
@@ -172,7 +132,7 @@ static wn_status search_open_curve(struct search *s, const char *dir, bool resum
   } same[] = {{"model", !strcmp(c->model, model) && c->layers == s->model->config.layers},
               {"search set", !strcmp(c->search, s->search.fingerprint)},
               {"report set", !strcmp(c->report, s->report.fingerprint)},
-              {"context", c->context == s->T},
+              {"context", c->context == s->whole},
               {"step", c->step == o->step},
               {"choice of lazy, race or exact",
                c->lazy == o->lazy && c->race == o->race && c->checked == ((o->lazy || o->race > 0) && o->check)},
@@ -200,6 +160,10 @@ static wn_status search_open_evaluators(struct search *s) {
   const wn_prune_options *o = s->options;
   /* Several processes may share a machine; each holds a part of the rows. */
   const uint64_t memory = o->memory ? o->memory : search_half_of_memory() / (uint64_t)wn_dist_size(s->ctx);
+  if (wn_prune_once(s->options)) {
+    WN_TRY(wn_prune_once_create(s->ctx, s->model, &s->report, s->batch, &o->budgets, memory / 2, &s->on_report));
+    return wn_prune_once_create(s->ctx, s->model, &s->search, s->batch, &o->budgets, memory / 2, &s->on_search);
+  }
   if (o->plain || !s->model->backend->memory->host) { /* the reusing evaluator holds activations on the host */
     WN_TRY(wn_prune_plain_create(s->ctx, s->model, &s->report, s->batch, &o->budgets, &s->on_report));
     return wn_prune_plain_create(s->ctx, s->model, &s->search, s->batch, &o->budgets, &s->on_search);
@@ -319,7 +283,7 @@ static wn_status search_prepare_rows(struct search *s) {
   if (!first) return WN_OK; /* an older search: its first point's rows are not known */
   WN_TRY(WN_ALLOC(s->ctx, "rows", s->report.all_rows, &s->base));
   if (s->resumed) memcpy(s->base, first, report);
-  const int64_t steps = s->T / s->curve.step; /* of a layer, at most */
+  const int64_t steps = s->whole / s->curve.step; /* of a layer, at most */
   const double points = 1 + (double)s->curve.layers * (double)steps;
   if (s->resumed || points * (double)s->report.all_rows > WN_PRUNE_KEPT) return WN_OK;
   WN_TRY(WN_ALLOC(s->ctx, "rows", s->report.all_rows, &s->curve.report_row_tokens));
@@ -474,7 +438,7 @@ static wn_status search_finish(struct search *s, const char *dir) {
   WN_TRY(wn_prune_curve_add_saving(s->ctx, c, s->options, s->allow, s->rows));
   WN_TRY(wn_prune_curve_budgets(s->ctx, c, c->count - 1, &found));
   wn_status status = WN_OK;
-  if (!s->options->plain) {
+  if (!s->options->plain && !wn_prune_once(s->options)) {
     struct wn_prune_evaluator *e = NULL;
     WN_TRY_GOTO(wn_prune_plain_create(s->ctx, s->model, &s->search, s->batch, &s->options->budgets, &e), done);
     status = e->begin(e, found.tokens, &c->plain_loss);
@@ -499,15 +463,15 @@ done:
 static wn_status search_prepare(struct search *s, const char *dir) {
   const int64_t L = s->model->config.layers;
   const wn_prune_finetune *tuning = &s->options->finetune;
-  if (tuning->steps || tuning->every || tuning->after) {
+  if (wn_prune_tunes(s->options)) {
     WN_TRY(WN_ALLOC(s->ctx, "fine-tuning", 1, &s->tuning));
     WN_TRY(wn_finetune_init(s->ctx, tuning, s->model, dir, s->tuning));
   }
   WN_TRY(WN_ALLOC(s->ctx, "budgets", 2 * (size_t)L, &s->greedy.tokens));
   s->greedy.lowered = s->greedy.tokens + L;
-  for (int64_t l = 0; l < L; l++) s->greedy.tokens[l] = s->T > 0 ? s->T : 1;
+  for (int64_t l = 0; l < L; l++) s->greedy.tokens[l] = s->whole > 0 ? s->whole : 1;
   WN_TRY(WN_ALLOC(s->ctx, "losses", 2 * (size_t)L, &s->greedy.trial));
-  return search_check_options(s);
+  return wn_prune_options_check(s->ctx, s->model, s->options, &(struct wn_prune_rows){s->T, s->whole, s->batch});
 }
 
 wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_options *options, const char *out_dir,
@@ -526,6 +490,7 @@ wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_optio
                      .user = user,
                      .start = wn_seconds_now()};
   wn_status status;
+  s.whole = !wn_prune_once(options) ? s.T : options->read > 0 ? options->read : s.T / 2;
   if (out) memset(out, 0, sizeof *out);
   WN_TRY_GOTO(wn_dist_alike(ctx), done);
   WN_TRY_GOTO(search_prepare(&s, out_dir), done);
@@ -541,7 +506,7 @@ wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_optio
   s.greedy.user = &s;
   if (options->race > 0) {
     const int64_t rows = s.search.all_rows, L = s.curve.layers;
-    const struct wn_race_search race = {L, L * (s.T / s.curve.step), rows, s.batch < rows ? s.batch : rows,
+    const struct wn_race_search race = {L, L * (s.whole / s.curve.step), rows, s.batch < rows ? s.batch : rows,
                                         options->race};
     WN_TRY_GOTO(wn_race_init(ctx, s.on_search, &race, &s.race), done);
     s.greedy.race = &s.race;

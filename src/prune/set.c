@@ -2,6 +2,7 @@
 #include "prune/set.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -131,6 +132,26 @@ wn_status wn_prune_set_load(wn_context *ctx, const char *what, const wn_prune_da
   wn_fingerprint(out->tokens, n, halves[0]);
   wn_fingerprint(out->targets, n, halves[1]);
   wn_fingerprint(halves, sizeof halves, out->fingerprint);
+  return WN_OK;
+}
+
+wn_status wn_prune_set_leave(wn_context *ctx, const char *what, struct wn_prune_set *set, int64_t read) {
+  struct {
+    char rows[24];
+    int64_t read;
+  } of = {{0}, read};
+  set->read = read;
+  set->counted = 0;
+  for (int64_t r = 0; r < set->rows; r++) {
+    for (int64_t t = 0; t < read; t++) set->targets[r * set->T + t] = -1;
+    set->row_tokens[r] = fmax(set->row_tokens[r] - (double)read, 0);
+    set->counted += (uint64_t)set->row_tokens[r];
+  }
+  if (set->counted == 0)
+    return wn_fail(ctx, WN_ERR_ARGUMENT, "the %s: no row is longer than the %lld tokens of its context", what,
+                   (long long)read);
+  memcpy(of.rows, set->fingerprint, sizeof of.rows);
+  wn_fingerprint(&of, sizeof of, set->fingerprint);
   return WN_OK;
 }
 

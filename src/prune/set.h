@@ -8,6 +8,7 @@
 
 struct wn_prune_set {
   int64_t rows, T;
+  int64_t read;              /* tokens of each row that are its context, of which no position counts; 0: none */
   int64_t all_rows;          /* rows of all processes */
   uint64_t counted;          /* positions with a target, in all rows */
   double *row_tokens;        /* [all_rows] of each row */
@@ -23,6 +24,8 @@ struct wn_prune_set {
  * instead of that of the file. */
 wn_status wn_prune_set_load(wn_context *ctx, const char *what, const wn_prune_data *data, int64_t T, int64_t vocab_size,
                             bool shuffled, struct wn_prune_set *out);
+/* The first `read` tokens of each row are a context. Before wn_prune_set_share. WN_ERR_ARGUMENT: nothing follows. */
+wn_status wn_prune_set_leave(wn_context *ctx, const char *what, struct wn_prune_set *set, int64_t read);
 void wn_prune_set_clear(struct wn_prune_set *set);
 /* Keeps this process's rows and drops the others. batch: the batch size of all later evaluations. */
 void wn_prune_set_share(wn_context *ctx, struct wn_prune_set *set, int64_t batch);
