@@ -313,6 +313,10 @@ refuses "prune search: --check alone" 2 '\-\-lazy' "${search[@]}" --target 9 --c
 refuses "prune search: --lazy and --race" 2 'exclude each other' "${search[@]}" --target 9 --lazy --race 0.1 --out bad-search
 refuses "prune search: a race of 1" 2 '\-\-race' "${search[@]}" --target 9 --race 1 --out bad-search
 refuses "prune search: an unknown policy" 2 'policy' "${search[@]}" --target 9 --policy best --out bad-search
+refuses "prune search: a context and no compression" 1 'when' "${search[@]}" --target 9 --read 8 --out bad-search
+refuses "prune search: a context as long as a row" 1 'expected 2 to' "${search[@]}" --target 9 --policy knorm --when prompt --read 32 --out bad-search
+refuses "prune search: an allotment of its own" 1 'divides budgets by itself' "${search[@]}" --target 9 --policy pyramidkv --when prompt --step 4 --out bad-search
+refuses "prune search: fine-tuning for a compression" 1 'no fine-tuning' "${search[@]}" --target 9 --policy knorm --when prompt --step 4 --finetune-after 2 --out bad-search
 refuses "prune search: a token file that is missing" 1 'nowhere\.bin' prune search whole --quiet --search nowhere.bin --report data/train.bin --target 9 --out bad-search
 refuses "prune search: a search is there" 1 'already' "${search[@]}" --target 9 --out pruned
 refuses "prune search: another search to resume" 1 'another' "${search[@]}" --target 9 --step 4 --resume --out pruned

@@ -491,6 +491,9 @@ refuses "prune search: past a stricter target" 1 'past this target' prune search
 cmp -s before.json pruned/search.json && pass "and the search stays" || fail "and the search stays" "$(diff before.json pruned/search.json)"
 run "$winnow" prune search "${pruning[@]}" --target 1.0001 --out unreached --quiet
 grep -q 'below the perplexity without budgets' out && pass "a target that no budget meets is told" || fail "a target that no budget meets is told" "$(shown)"
+json "prune search for a compression" '.saving == 2 and .end == "floor"' prune search "${pruning[@]}" --target 1e9 \
+  --policy knorm --when prompt --read 16 --step 8 --out compressed
+succeeds "text under what it found" generate whole --prompt "One two three four five six" --tokens 4 --budgets compressed/budgets.json
 json "prune search, lazy and checked" '.differing_steps >= 0' prune search "${pruning[@]}" --target 1e9 --lazy --check --out lazy
 json "prune search, a race that is checked" '.race == 0.5 and .rows_read > 0 and .rows_read_part > 0 and .decided_early >= 0
   and .differing_steps >= 0' prune search "${pruning[@]}" --target 1e9 --batch 1 --race 0.5 --check --out race

@@ -514,6 +514,10 @@ def test_search():
         "0.02", "--step", 16, "--search-rows", 4, "--report-rows", 4, "--threads", THREADS, "--quiet")
     with open("searched/budgets.json") as a, open("found/budgets.json") as b:
         assert json.load(a) == json.load(b)
+    once = model().search(search="data/val.bin", report="data/train.bin", out="once", tolerance=0.5, step=8, rows=2, report_rows=2,
+                          policy="knorm", policy_options={"when": "prompt"}, read=16)
+    with open("once/budgets.json") as f:
+        assert json.load(f)["when"] == "prompt" and once.points[0].total == 16 * model().config["layers"]
     last = found.points[-1]
     assert abs(last.report_row_loss.sum() / found.report_row_tokens.sum() - last.report_loss) < 1e-12 * last.report_loss
     assert last.report_rows.rows == 4 and last.report_rows.low < last.report_loss < last.report_rows.high
