@@ -94,6 +94,7 @@ wn_status wn_finetune_init(wn_context *ctx, const wn_prune_finetune *options, st
   WN_TRY(finetune_set_rates(ctx, o->lr, c));
   c->eval_every = 0;     /* the search does the evaluations */
   c->strength_steps = 1; /* a scheduled strength is at its final value already */
+  c->adapt = false;      /* and gates have their own */
   c->prune.from_step = c->prune.to_step = 0;
   c->mem.from_step = c->mem.to_step = 0;
   WN_TRY(finetune_put_path(ctx, o->checkpoint, c->init, sizeof c->init));
