@@ -256,6 +256,9 @@ int cli_parse(const struct cli_spec *spec, int argc, char **argv, void *into, st
   if (spec->positional && positionals) {
     if (positionals->count < spec->positional_min)
       return cli_usage_error(spec->command, "%s is missing", spec->positional);
+    if (positionals->count > spec->positional_max && spec->positional_max > 2)
+      return cli_usage_error(spec->command, "%d of %s, expected at most %d", positionals->count, spec->positional,
+                             spec->positional_max);
     if (positionals->count > spec->positional_max)
       return cli_usage_error(spec->command, "unexpected argument \"%s\"", positionals->items[spec->positional_max]);
   }

@@ -13,7 +13,7 @@
 #include "rows.h"
 #include "ui.h"
 
-enum { REPORT_INPUTS = 512 };
+enum { REPORT_INPUTS = 4096 };
 
 struct report_command {
   struct cli_common common;
