@@ -105,7 +105,9 @@ int wn_attention_inputs(const wn_attention_config *config, const struct wn_atten
       const int64_t heads = how->heads(config, dims), size = how->size ? how->size(config, dims) : 1;
       out[n++] = (struct wn_attention_input){
           .slot = slot, .how = how, .array = array, .heads = heads, .size = size, .width = heads * size};
-      if (how->hidden) out[n - 1].hidden = how->hidden(config);
+      out[n - 1].from_keys = how->from_keys && how->from_keys(config);
+      out[n - 1].groups = out[n - 1].from_keys ? heads : 1;
+      if (how->hidden) out[n - 1].hidden = how->hidden(config) * out[n - 1].groups;
     }
   }
   return n;

@@ -48,7 +48,8 @@ struct wn_mechanism_array {
 };
 
 /* How the model computes an array of role INPUT from its layer's input x, for every token: y = transform(x w^T + b);
- * or, with a hidden layer, y = transform(silu(x v^T + a) w^T + b). */
+ * or, with a hidden layer, y = transform(silu(x v^T + a) w^T + b). Or from keys, each key-value head by a network of
+ * its own on its key k before rotation and after it, y = transform(gelu([rms(k) r; rms(R k) s] v^T + a) w^T + b). */
 enum wn_input_transform {
   WN_INPUT_LINEAR,
   WN_INPUT_SIGMOID,
@@ -63,6 +64,9 @@ struct wn_mechanism_input {
   int64_t (*hidden)(const wn_attention_config *config); /* units of the hidden layer; 0 or NULL: there is none */
   const char *hidden_weight; /* v [hidden,C]; random also when a model is adapted; w is then [heads*size,hidden] */
   const char *hidden_bias;   /* a [hidden] */
+  bool (*from_keys)(const wn_attention_config *config); /* of one mechanism, which then has a hidden layer, and an entry
+                                                           per key; v is [heads*hidden,2D]. NULL: no */
+  const char *key_gain;                                 /* r and s [2D] */
   int64_t (*heads)(const wn_attention_config *config, const struct wn_attention_dims *dims);
   int64_t (*size)(const wn_attention_config *config, const struct wn_attention_dims *dims); /* NULL: 1 */
   bool of_keys;    /* true: one entry per key, also for keys of a cache or of earlier blocks; false: one per query */
@@ -77,6 +81,7 @@ struct wn_mechanism_input {
   /* Of gates: what x w^T + b is divided by before the transform, and whether training adds noise to it first (wn_noise;
    * one mechanism may have noise). NULL: 1, none. */
   void (*relaxed)(const wn_attention_config *config, double *temperature, bool *noise);
+  double (*floor)(const wn_attention_config *config); /* of a gate: the least that it can be. NULL: 0 */
   size_t strides; /* offset of its struct wn_stride in struct wn_attention; unused for a map's */
   /* When a model without the mechanism is adapted: w starts at 0 and b at bias_neutral, or w stays random, or w is
    * copied from the model's query or key projection (`source`), from head source_head of each of `heads` groups. At
@@ -198,7 +203,9 @@ struct wn_attention_input {
   const struct wn_mechanism_input *how;
   const struct wn_mechanism_array *array;
   int64_t heads, size, width; /* width: heads * size numbers per token */
-  int64_t hidden;             /* units of its hidden layer, or 0 */
+  int64_t hidden;             /* units of its hidden layer, or 0; from keys, of the layers of all heads */
+  int64_t groups;             /* networks side by side: from keys one for each head, else 1 */
+  bool from_keys;
 };
 int wn_attention_inputs(const wn_attention_config *config, const struct wn_attention_dims *dims,
                         struct wn_attention_input out[WN_MECHANISM_INPUTS_MAX]);

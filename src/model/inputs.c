@@ -1,7 +1,8 @@
 /* The arrays of role INPUT that attention mechanisms read. The mechanism's struct (attention/registry.h) says how the
  * model computes such an array from x, the input of the layer's attention:
  *   y[t] = transform(x[t] w^T + b), or with a hidden layer transform(silu(x[t] v^T + a) w^T + b)
- * one row per token. Cost: 2 C width operations per token and input, twice that backward. */
+ * one row per token. Cost: 2 C width operations per token and input, twice that backward. One input may read keys
+ * instead, each head its own by a network of its own (registry.h), 4 D hidden operations a token. */
 #include <string.h>
 
 #include "attention/registry.h"
@@ -28,16 +29,27 @@ const char *wn_model_gates_with(const wn_model_config *c, enum wn_gates_have wha
   return NULL;
 }
 
+bool wn_layer_reads_keys(const wn_model_config *c) {
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int n = wn_layer_inputs(c, in);
+  for (int i = 0; i < n; i++)
+    if (in[i].from_keys) return true;
+  return false;
+}
+
+/* For several groups K is that of one. */
 struct wn_linear wn_input_projection(const struct wn_run *run, int64_t l, const struct wn_attention_input *in,
                                      int64_t rows) {
   const struct wn_layer_params *p = &run->model->layers[l];
-  return wn_run_projection(run, rows, in->hidden > 0 ? in->hidden : run->model->config.width, in->width,
+  return wn_run_projection(run, rows, in->hidden > 0 ? in->hidden / in->groups : run->model->config.width, in->width,
                            p->input_weight[in->slot], p->input_bias[in->slot]);
 }
 
-static struct wn_sigmoid input_sigmoid(const struct wn_attention_input *in, enum wn_sigmoid_kind kind, int64_t B,
-                                       int64_t T, void *y, void *d_y) {
-  return (struct wn_sigmoid){.kind = kind, .n = B * T * in->width, .T = T, .W = in->width, .x = y, .dx = d_y};
+static struct wn_sigmoid input_sigmoid(const struct wn_run *run, const struct wn_attention_input *in,
+                                       enum wn_sigmoid_kind kind, int64_t B, int64_t T, void *y, void *d_y) {
+  const double floor = in->how->floor ? in->how->floor(&run->model->config.attention) : 0;
+  return (struct wn_sigmoid){
+      .kind = kind, .floor = floor, .n = B * T * in->width, .T = T, .W = in->width, .x = y, .dx = d_y};
 }
 static enum wn_sigmoid_kind input_kind(const struct wn_attention_input *in) {
   return in->how->transform == WN_INPUT_SIGMOID ? WN_SIGMOID : WN_SIGMOID_LOG;
@@ -66,13 +78,13 @@ static wn_status input_noise(struct wn_run *run, int64_t l, const struct wn_atte
 }
 
 wn_status wn_input_transform(struct wn_run *run, const struct wn_attention_input *in, int64_t rows, void *y) {
-  const struct wn_sigmoid a = input_sigmoid(in, input_kind(in), 1, rows, y, NULL);
+  const struct wn_sigmoid a = input_sigmoid(run, in, input_kind(in), 1, rows, y, NULL);
   WN_TRY(input_cool(run, in, rows, y));
   return in->how->transform == WN_INPUT_LINEAR ? WN_OK : wn_run_sigmoid_forward(run, &a);
 }
 
 wn_status wn_input_sum(struct wn_run *run, const struct wn_attention_input *in, int64_t B, int64_t T, void *y) {
-  const struct wn_sigmoid a = input_sigmoid(in, WN_SIGMOID_SUMS, B, T, y, NULL);
+  const struct wn_sigmoid a = input_sigmoid(run, in, WN_SIGMOID_SUMS, B, T, y, NULL);
   return in->how->transform == WN_INPUT_LOG_SIGMOID_SUMS ? wn_run_sigmoid_forward(run, &a) : WN_OK;
 }
 
@@ -80,7 +92,7 @@ wn_status wn_input_transform_back(struct wn_run *run, const struct wn_attention_
                                   const void *y, void *d_y) {
   const bool sums = in->how->transform == WN_INPUT_LOG_SIGMOID_SUMS;
   const struct wn_sigmoid a =
-      input_sigmoid(in, sums ? WN_SIGMOID_SUMS : input_kind(in), B, T, (void *)(uintptr_t)y, d_y);
+      input_sigmoid(run, in, sums ? WN_SIGMOID_SUMS : input_kind(in), B, T, (void *)(uintptr_t)y, d_y);
   if (in->how->transform != WN_INPUT_LINEAR) WN_TRY(wn_run_sigmoid_backward(run, &a));
   return input_cool(run, in, B * T, d_y);
 }
@@ -92,47 +104,83 @@ wn_status wn_inputs_sum(struct wn_run *run, const struct wn_layer_acts *a) {
   return WN_OK;
 }
 
-/* The projection that computes an input, or its hidden layer, from the normed x that the layer keeps. */
+/* The projection that computes an input, or its hidden layer, from the normed x that the layer keeps, or from keys; for
+ * several groups K is that of one. */
 static struct wn_linear input_of_layer(const struct wn_run *run, int64_t l, const struct wn_attention_input *in) {
   const struct wn_layer_params *p = &run->model->layers[l];
-  const int64_t M = run->B * run->T, s = in->slot;
-  struct wn_linear a = in->hidden > 0 ? wn_run_projection(run, M, run->model->config.width, in->hidden,
-                                                          p->hidden_weight[s], p->hidden_bias[s])
+  const wn_model_config *c = &run->model->config;
+  const int64_t M = run->B * run->T, s = in->slot, K = in->from_keys ? 2 * c->head_size : c->width;
+  struct wn_linear a = in->hidden > 0 ? wn_run_projection(run, M, K, in->hidden, p->hidden_weight[s], p->hidden_bias[s])
                                       : wn_input_projection(run, l, in, M);
-  a.x_type = wn_type_field(run->types.norms);
+  if (!in->from_keys) a.x_type = wn_type_field(run->types.norms);
   return a;
 }
 
-static struct wn_silu input_silu(const struct wn_run *run, const struct wn_attention_input *in,
-                                 const struct wn_layer_acts *a, void *d) {
-  return (struct wn_silu){
-      .n = run->B * run->T * in->hidden, .x = a->hidden[in->slot], .y = a->hidden_act[in->slot], .dy = d, .dx = d};
+/* Group g's part of a product of a network for each group: rows of w and b, columns of x and y. */
+static struct wn_linear input_part(const struct wn_run *run, struct wn_linear a, int64_t g, int64_t groups) {
+  const wn_dtype dtype = run->exec.dtype;
+  if (groups == 1) return a;
+  a.N /= groups;
+  a.ldx = a.lddx = groups * a.K;
+  a.w = wn_element(a.w, g * a.N * a.K, dtype), a.b = wn_element(a.b, g * a.N, dtype);
+  a.dw = wn_element(a.dw, g * a.N * a.K, dtype), a.db = wn_element(a.db, g * a.N, dtype);
+  return a;
+}
+
+static wn_status input_product(struct wn_run *run, int64_t groups, struct wn_linear a, const void *x, void *y) {
+  const wn_dtype dtype = run->exec.dtype;
+  for (int64_t g = 0; g < groups; g++) {
+    const struct wn_linear part = input_part(run, a, g, groups);
+    WN_TRY(wn_run_project(run, part, wn_element(x, g * part.K, dtype), wn_element(y, g * part.N, dtype)));
+  }
+  return WN_OK;
+}
+
+static wn_status input_product_back(struct wn_run *run, int64_t groups, struct wn_linear a, const void *x,
+                                    const void *dy, void *dx, bool accumulate) {
+  const wn_dtype dtype = run->exec.dtype;
+  for (int64_t g = 0; g < groups; g++) {
+    const struct wn_linear part = input_part(run, a, g, groups);
+    WN_TRY(wn_run_project_back(run, part, wn_element(x, g * part.K, dtype), wn_element(dy, g * part.N, dtype),
+                               wn_element(dx, g * part.K, dtype), accumulate));
+  }
+  return WN_OK;
+}
+
+/* The hidden layer's activation: of networks on keys GELU, else SiLU. */
+static wn_status input_activate(struct wn_run *run, const struct wn_attention_input *in, const struct wn_layer_acts *a,
+                                void *d) {
+  const int64_t M = run->B * run->T, s = in->slot;
+  const struct wn_act gelu = {
+      .kind = WN_ACT_GELU_ERF, .M = M, .F = in->hidden, .x = a->hidden[s], .y = a->hidden_act[s], .dy = d, .dx = d};
+  const struct wn_silu silu = {.n = M * in->hidden, .x = a->hidden[s], .y = a->hidden_act[s], .dy = d, .dx = d};
+  if (in->from_keys) return d ? wn_run_act_backward(run, &gelu) : wn_run_act_forward(run, &gelu);
+  return d ? wn_run_silu_backward(run, &silu) : wn_run_silu_forward(run, &silu);
 }
 
 /* y = x w^T + b, through the hidden layer if there is one. */
 static wn_status input_project(struct wn_run *run, int64_t l, const struct wn_attention_input *in,
                                const struct wn_layer_acts *a, void *y) {
   const struct wn_linear first = input_of_layer(run, l, in);
-  if (in->hidden == 0) return wn_run_project(run, first, a->n1, y);
-  const struct wn_silu silu = input_silu(run, in, a, NULL);
-  WN_TRY(wn_run_project(run, first, a->n1, a->hidden[in->slot]));
-  WN_TRY(wn_run_silu_forward(run, &silu));
-  return wn_run_project(run, wn_input_projection(run, l, in, run->B * run->T), a->hidden_act[in->slot], y);
+  const void *x = in->from_keys ? a->key_norms : a->n1;
+  if (in->hidden == 0) return wn_run_project(run, first, x, y);
+  WN_TRY(input_product(run, in->groups, first, x, a->hidden[in->slot]));
+  WN_TRY(input_activate(run, in, a, NULL));
+  const struct wn_linear last = wn_input_projection(run, l, in, run->B * run->T);
+  return input_product(run, in->groups, last, a->hidden_act[in->slot], y);
 }
 
+/* Adds to d_x, the gradient of the normed x; from keys overwrites it, then that of the normed keys. */
 static wn_status input_project_back(struct wn_run *run, int64_t l, const struct wn_attention_input *in,
                                     const struct wn_layer_acts *a, const struct wn_layer_temp *temp, void *d_x) {
   const struct wn_linear first = input_of_layer(run, l, in);
-  void *d = temp->d_input[in->slot];
-  if (in->hidden > 0) {
-    void *d_hidden = temp->d_hidden[in->slot];
-    const struct wn_silu silu = input_silu(run, in, a, d_hidden);
-    WN_TRY(wn_run_project_back(run, wn_input_projection(run, l, in, run->B * run->T), a->hidden_act[in->slot], d,
-                               d_hidden, false));
-    WN_TRY(wn_run_silu_backward(run, &silu));
-    d = d_hidden;
-  }
-  return wn_run_project_back(run, first, a->n1, d, d_x, true);
+  void *d = temp->d_input[in->slot], *d_hidden = temp->d_hidden[in->slot];
+  if (in->hidden == 0) return wn_run_project_back(run, first, a->n1, d, d_x, true);
+  const struct wn_linear last = wn_input_projection(run, l, in, run->B * run->T);
+  WN_TRY(input_product_back(run, in->groups, last, a->hidden_act[in->slot], d, d_hidden, false));
+  WN_TRY(input_activate(run, in, a, d_hidden));
+  return input_product_back(run, in->groups, first, in->from_keys ? a->key_norms : a->n1, d_hidden, d_x,
+                            !in->from_keys);
 }
 
 wn_status wn_inputs_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, bool of_keys) {
@@ -142,6 +190,7 @@ wn_status wn_inputs_forward(struct wn_run *run, int64_t l, struct wn_layer_acts 
   for (int i = 0; i < n; i++) {
     if (in[i].how->of_keys != of_keys) continue;
     void *y = a->input[in[i].slot];
+    if (in[i].from_keys) WN_TRY(wn_input_keys_norm(run, l, &in[i], a));
     WN_TRY(input_project(run, l, &in[i], a, y));
     WN_TRY(input_noise(run, l, &in[i], y));
     WN_TRY(wn_input_transform(run, &in[i], M, y));
@@ -230,16 +279,34 @@ static wn_status gates_backward(struct wn_run *run, const struct wn_attention_in
   return wn_run_gate_share_backward(run, &gates);
 }
 
+/* Backward of an input to d_x, as input_project_back's. */
+static wn_status input_backward(struct wn_run *run, int64_t l, const struct wn_attention_input *in,
+                                const struct wn_layer_acts *a, const struct wn_layer_temp *temp, void *d_x) {
+  void *d_y = temp->d_input[in->slot];
+  WN_TRY(gates_backward(run, in, a, d_y));
+  WN_TRY(wn_input_transform_back(run, in, run->B, run->T, a->input[in->slot], d_y));
+  return input_project_back(run, l, in, a, temp, d_x);
+}
+
+wn_status wn_inputs_keys_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
+                                  const struct wn_layer_temp *temp, bool rotated) {
+  struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
+  const int n = wn_layer_inputs(&run->model->config, in);
+  for (int i = 0; i < n; i++) {
+    if (!in[i].from_keys) continue;
+    if (rotated) WN_TRY(input_backward(run, l, &in[i], a, temp, temp->d_key_norms));
+    WN_TRY(wn_input_keys_norm_back(run, l, &in[i], a, temp, rotated));
+  }
+  return WN_OK;
+}
+
 wn_status wn_inputs_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
                              const struct wn_layer_temp *temp, void *d_x) {
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_layer_inputs(&run->model->config, in);
   for (int i = 0; i < n; i++) {
-    if (in[i].how->of_keys && run->recurrence.rows > 0) continue;
-    void *d_y = temp->d_input[in[i].slot];
-    WN_TRY(gates_backward(run, &in[i], a, d_y));
-    WN_TRY(wn_input_transform_back(run, &in[i], run->B, run->T, a->input[in[i].slot], d_y));
-    WN_TRY(input_project_back(run, l, &in[i], a, temp, d_x));
+    if (in[i].from_keys || (in[i].how->of_keys && run->recurrence.rows > 0)) continue;
+    WN_TRY(input_backward(run, l, &in[i], a, temp, d_x));
   }
   return WN_OK;
 }

@@ -113,6 +113,7 @@ bool wn_layer_acts_plan(const wn_model_config *c, struct wn_layer_types types, i
   inputs_lay(c, M, types.all, recurrent, false, &x, out->input);
   inputs_lay(c, M, types.all, recurrent, true, &x, out->hidden);
   inputs_lay(c, M, types.all, recurrent, true, &x, out->hidden_act);
+  wn_input_keys_lay(c, wn_layer_reads_keys(c), M, e, &x, out);
   if (blocks->one_act) out->act = blocks->act;
   blocks->large_bytes = l.bytes;
   blocks->derived_bytes = d.bytes;
@@ -135,6 +136,8 @@ void wn_layer_temp_lay(const wn_model_config *c, struct wn_layer_types types, in
       WN_ARRAY_SIZED(out->d_k, er, "d_k", backward && c->qk_norm && !recurrent, WN_DIMS(M, c->kv_heads, D)),
       WN_ARRAY_SIZED(out->d_ckv, e, "d_ckv", backward && c->encoder.layers > 0,
                      WN_DIMS(B, c->encoder.context, 2 * c->kv_heads * D)),
+      WN_ARRAY_SIZED(out->d_key_norms, e, "d_key_norms", backward && wn_layer_reads_keys(c),
+                     WN_DIMS(M, c->kv_heads, 2 * D)),
   };
   memset(out, 0, sizeof *out);
   WN_ARRAYS_LAY(arrays, rows);
@@ -279,6 +282,7 @@ static wn_status finish_qk(struct wn_run *run, int64_t l, struct wn_layer_acts *
     WN_TRY(wn_run_norm_forward(run, &nq));
     WN_TRY(wn_run_norm_forward(run, &nk));
   }
+  if (wn_layer_reads_keys(&run->model->config)) WN_TRY(wn_input_keys_keep(run, a));
   return layer_rotate(run, l, a->qkv, a->q, a->k, false);
 }
 
@@ -289,8 +293,8 @@ wn_status wn_layer_before(struct wn_run *run, int64_t l, struct wn_layer_acts *a
   WN_TRY(wn_inputs_forward(run, l, a, false));
   if (run->recurrence.rows > 0) return wn_recurrence_before(run, l, a);
   WN_TRY(wn_run_project(run, projection_qkv(run, p), a->n1, a->qkv));
-  WN_TRY(wn_inputs_forward(run, l, a, true));
-  return finish_qk(run, l, a);
+  WN_TRY(finish_qk(run, l, a));
+  return wn_inputs_forward(run, l, a, true);
 }
 
 wn_status wn_layer_turn(struct wn_run *run, int64_t l, struct wn_layer_acts *a) {
@@ -499,7 +503,9 @@ static wn_status layer_attention_backward(struct wn_run *run, int64_t l, struct 
   }
   WN_TRY(wn_run_attention_backward(run, &attention));
   WN_TRY(wn_span_backward(run, l, temp));
+  WN_TRY(wn_inputs_keys_backward(run, l, a, temp, true));
   WN_TRY(layer_rotate(run, l, temp->d_qkv, temp->d_q, temp->d_k, true));
+  WN_TRY(wn_inputs_keys_backward(run, l, a, temp, false));
   if (!c->qk_norm) return WN_OK;
   struct wn_norm nq = layer_query_norm(run, l, a), nk = layer_key_norm(run, l, a);
   nq.dy = temp->d_q, nq.lddy = H * D, nq.dx = temp->d_qkv, nq.lddx = N;

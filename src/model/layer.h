@@ -39,6 +39,8 @@ struct wn_layer_acts {
                                             per key have the rows of kv */
   void *hidden[WN_MECHANISM_INPUTS_MAX]; /* [M,hidden] of inputs with a hidden layer: before its activation */
   void *hidden_act[WN_MECHANISM_INPUTS_MAX];           /* [M,hidden] and after it */
+  void *key, *key_norms, *rstd_key;                    /* of the input that reads keys, else NULL: [M,Hkv,D] before
+                                                          rotation; [M,Hkv,2D] normed, before it and after; [Hkv,2,M] */
   void *rstd1, *mean1, *rstd2, *mean2;                 /* [M]; means NULL for RMSNorm */
   void *rstd_out1, *mean_out1, *rstd_out2, *mean_out2; /* [M] */
   void *rstd_q, *mean_q;                               /* [M*H] */
@@ -85,6 +87,7 @@ struct wn_layer_temp {
   void *d_input[WN_MECHANISM_INPUTS_MAX]; /* as input; with recurrence d_kv, d_k and the inputs per key are in its rooms
                                            */
   void *d_hidden[WN_MECHANISM_INPUTS_MAX]; /* as hidden */
+  void *d_key_norms;                       /* as key_norms */
   void *d_ckv;                             /* as ckv */
 };
 void wn_layer_temp_lay(const wn_model_config *config, struct wn_layer_types types, int64_t B, int64_t T, bool recurrent,
@@ -161,13 +164,27 @@ wn_status wn_input_transform(struct wn_run *run, const struct wn_attention_input
 wn_status wn_input_sum(struct wn_run *run, const struct wn_attention_input *in, int64_t B, int64_t T, void *y);
 wn_status wn_input_transform_back(struct wn_run *run, const struct wn_attention_input *in, int64_t B, int64_t T,
                                   const void *y, void *d_y);
+/* Of an input that reads keys (input_keys.c): is there one? _lay: its arrays in `out`, none without `reads`. _keep:
+ * between QK-norm and rotation, copies the keys. _norm: norms them, before rotation and after it. _norm_back: from
+ * temp's d_key_norms adds to the gradient of the keys after rotation (`rotated`), or to that before it. */
+bool wn_layer_reads_keys(const wn_model_config *config);
+void wn_input_keys_lay(const wn_model_config *config, bool reads, int64_t M, size_t element, struct wn_arrays *arrays,
+                       struct wn_layer_acts *out);
+wn_status wn_input_keys_keep(struct wn_run *run, const struct wn_layer_acts *a);
+wn_status wn_input_keys_norm(struct wn_run *run, int64_t l, const struct wn_attention_input *in,
+                             const struct wn_layer_acts *a);
+wn_status wn_input_keys_norm_back(struct wn_run *run, int64_t l, const struct wn_attention_input *in,
+                                  const struct wn_layer_acts *a, const struct wn_layer_temp *temp, bool rotated);
+/* Backward of that input, from d_input to the gradient of the keys after rotation; then on to that before it. */
+wn_status wn_inputs_keys_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
+                                  const struct wn_layer_temp *temp, bool rotated);
 /* The running sums of a pass over whole sequences; recurrence.c has its own. */
 wn_status wn_inputs_sum(struct wn_run *run, const struct wn_layer_acts *a);
 wn_status wn_inputs_forward(struct wn_run *run, int64_t l, struct wn_layer_acts *a, bool of_keys);
 /* Sets the inputs, or their gradients, in the operation. */
 void wn_inputs_bind(const struct wn_run *run, const struct wn_layer_acts *a, struct wn_attention *out);
 void wn_inputs_bind_gradients(const struct wn_run *run, const struct wn_layer_temp *temp, struct wn_attention *out);
-/* Backward of the inputs: adds to d_x [M,C]. The gradients of the inputs are overwritten. */
+/* Backward of the other inputs: adds to d_x [M,C]. The gradients of the inputs are overwritten. */
 wn_status wn_inputs_backward(struct wn_run *run, int64_t l, const struct wn_layer_acts *a,
                              const struct wn_layer_temp *temp, void *d_x);
 

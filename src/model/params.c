@@ -251,9 +251,9 @@ static const char *param_of_mechanism(const wn_model_config *c, enum wn_array_ro
 }
 
 /* The tensors of a mechanism's input, in the order of files. */
-enum input_tensor { HIDDEN_WEIGHT, HIDDEN_BIAS, INPUT_WEIGHT, INPUT_BIAS, INPUT_TENSORS };
-static const size_t input_index[INPUT_TENSORS] = {LAYER(hidden_weight), LAYER(hidden_bias), LAYER(input_weight),
-                                                  LAYER(input_bias)};
+enum input_tensor { KEY_GAIN, HIDDEN_WEIGHT, HIDDEN_BIAS, INPUT_WEIGHT, INPUT_BIAS, INPUT_TENSORS };
+static const size_t input_index[INPUT_TENSORS] = {LAYER(key_gain), LAYER(hidden_weight), LAYER(hidden_bias),
+                                                  LAYER(input_weight), LAYER(input_bias)};
 
 /* Fills in a tensor of the mechanisms' input number `slot`, if its place in files is `before_out`. Returns its name. */
 static const char *param_of_input(const wn_model_config *c, int slot, enum input_tensor tensor, bool before_out,
@@ -261,21 +261,25 @@ static const char *param_of_input(const wn_model_config *c, int slot, enum input
   const struct wn_attention_dims dims = param_dims(c);
   struct wn_attention_input in[WN_MECHANISM_INPUTS_MAX];
   const int n = wn_attention_inputs(&c->attention, &dims, in);
-  const bool bias = tensor == HIDDEN_BIAS || tensor == INPUT_BIAS, hidden = tensor <= HIDDEN_BIAS;
+  const bool gain = tensor == KEY_GAIN, hidden = tensor == HIDDEN_WEIGHT || tensor == HIDDEN_BIAS;
+  const bool vector = gain || tensor == HIDDEN_BIAS || tensor == INPUT_BIAS;
   for (int i = 0; i < n; i++) {
     const struct wn_mechanism_input *how = in[i].how;
-    const char *names[INPUT_TENSORS] = {how->hidden_weight, how->hidden_bias, how->weight, how->bias};
-    if (in[i].slot != slot || how->before_out != before_out || !names[tensor] || (hidden && in[i].hidden == 0))
+    const char *names[INPUT_TENSORS] = {how->key_gain, how->hidden_weight, how->hidden_bias, how->weight, how->bias};
+    if (in[i].slot != slot || how->before_out != before_out || !names[tensor] || (hidden && in[i].hidden == 0) ||
+        (gain && !in[i].from_keys))
       continue;
-    row->ndim = bias ? 1 : 2;
-    row->shape[0] = hidden ? in[i].hidden : in[i].width;
-    row->shape[1] = bias ? 0 : hidden || in[i].hidden == 0 ? c->width : in[i].hidden;
-    row->init_std = bias ? 0 : c->init_std;
-    row->init_value = tensor == INPUT_BIAS ? how->bias_init : 0;
-    row->decay = row->packs = !bias;
-    row->matrix = !bias && (hidden || in[i].size > 1);
+    const int64_t first = in[i].from_keys ? 2 * c->head_size : c->width; /* columns of the first product */
+    row->ndim = vector ? 1 : 2;
+    row->shape[0] = gain ? first : hidden ? in[i].hidden : in[i].width;
+    row->shape[1] = vector ? 0 : hidden || in[i].hidden == 0 ? first : in[i].hidden / in[i].groups;
+    row->init_std = vector ? 0 : c->init_std;
+    row->init_value = tensor == INPUT_BIAS ? how->bias_init : gain;
+    row->decay = !vector;
+    row->packs = !vector && !in[i].from_keys; /* a head's network has some of the rows */
+    row->matrix = row->packs && (hidden || in[i].size > 1);
     row->mechanism = true;
-    row->neutral = tensor == INPUT_BIAS ? how->bias_neutral : tensor == HIDDEN_WEIGHT ? NAN : 0;
+    row->neutral = tensor == INPUT_BIAS ? how->bias_neutral : tensor == HIDDEN_WEIGHT ? NAN : gain;
     row->adapted = tensor == INPUT_BIAS ? how->bias_adapted : row->neutral;
     row->projects = tensor == INPUT_WEIGHT ? how : NULL;
     return names[tensor];

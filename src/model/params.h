@@ -70,7 +70,8 @@ struct wn_layer_params {
   int post_norm1_gain, post_norm1_shift, post_norm2_gain, post_norm2_shift; /* norms on the two branches' outputs */
   int input_weight[WN_MECHANISM_INPUTS_MAX],
       input_bias[WN_MECHANISM_INPUTS_MAX], /* for the mechanisms' inputs, by slot */
-      hidden_weight[WN_MECHANISM_INPUTS_MAX], hidden_bias[WN_MECHANISM_INPUTS_MAX]; /* for their hidden layers */
+      hidden_weight[WN_MECHANISM_INPUTS_MAX], hidden_bias[WN_MECHANISM_INPUTS_MAX], /* for their hidden layers */
+      key_gain[WN_MECHANISM_INPUTS_MAX]; /* and for the norms of keys that they read */
   /* The attention over an encoder's states. */
   int cross_gain, cross_shift, cross_q_weight, cross_q_bias, cross_kv_weight, cross_kv_bias, cross_out_weight,
       cross_out_bias;

@@ -107,8 +107,8 @@ static wn_status workspace_host_arrays(wn_context *ctx, struct wn_workspace *ws)
 }
 
 /* Which activations are stored in bf16. None with recurrence, with an encoder, with bf16 storage (which rounds them
- * anyway), or with an observer; and attention's rows not where evictions are found from them. Without norms before the
- * branches n1 and n2 are the residual stream, which is not rounded. */
+ * anyway), or with an observer; and attention's rows not where evictions are found from them or gates read keys.
+ * Without norms before the branches n1 and n2 are the residual stream, which is not rounded. */
 static struct wn_layer_types workspace_types(const struct wn_workspace *ws) {
   const wn_model_config *c = &ws->model->config;
   struct wn_layer_types types = wn_layer_types_of(ws->model->dtype);
@@ -119,7 +119,7 @@ static struct wn_layer_types workspace_types(const struct wn_workspace *ws) {
     types.ffn = WN_BF16;
     if (wn_norm_before_branch(c)) types.norms = WN_BF16;
   }
-  if (ws->evicting == 0) types.rows = WN_BF16;
+  if (ws->evicting == 0 && !wn_layer_reads_keys(c)) types.rows = WN_BF16;
   return types;
 }
 

@@ -326,6 +326,7 @@ wn_status wn_check_sigmoid(const struct wn_exec *exec, const struct wn_sigmoid *
   const struct wn_check c = {exec, "sigmoid"};
   WN_TRY(wn_check_least(c, "n", a->n, 0));
   WN_TRY(wn_check_pointer(c, "x", a->x));
+  WN_TRY(wn_check_number(c, "floor", a->floor, a->floor >= 0 && a->floor < 1, "a number from 0 to below 1"));
   if (a->kind == WN_SIGMOID_SUMS) {
     WN_TRY(wn_check_least(c, "T", a->T, 1));
     WN_TRY(wn_check_least(c, "W", a->W, 1));

@@ -1,4 +1,5 @@
-/* What a gate keeps of its key (wn_gate_share), and its noise, on the host and on a device alike. */
+/* What a gate keeps of its key (wn_gate_share), its logarithm (wn_sigmoid) and its noise, on the host and on a device
+ * alike. */
 #ifndef WN_OPS_GATES_H
 #define WN_OPS_GATES_H
 
@@ -24,6 +25,16 @@ WN_BOTH double wn_gate_ages(double c, double n, double *slope) {
 WN_BOTH double wn_gate_kept(bool ages, double c, int64_t rows, double *slope) {
   if (ages) return wn_gate_ages(c, (double)rows, slope);
   return *slope = exp(c);
+}
+
+/* The logarithm of a gate, as wn_sigmoid rounds it; a gate's own from its logit. */
+WN_BOTH double wn_gate_rounded(double c, bool doubles) {
+  const double unit = doubles ? 0x1p-46 : 0x1p-26;
+  return nearbyint(c / unit) * unit;
+}
+WN_BOTH double wn_gate_log(double logit, double floor, bool doubles) {
+  const double c = fmin(logit, 0.0) - log1p(exp(-fabs(logit))), least = log(floor);
+  return wn_gate_rounded(c < least ? least : c, doubles);
 }
 
 /* Noise of a gate's logit from a random word: the logarithm of odds, distributed logistically (wn_noise). */

@@ -357,13 +357,13 @@ struct wn_gather {
 };
 /* s(x) = 1 / (1 + exp(-x)), in place; backward gets forward's output and turns dx into the gradient of its input.
  *   SIGMOID   x = s(x)
- *   LOG       x = log s(x), rounded to multiples of 2^-26 (of doubles 2^-46, exact up to 128), so that sums in doubles
- *             are exact
+ *   LOG       x = log max(s(x), floor), rounded to multiples of 2^-26 (of doubles 2^-46, exact up to 128), so that
+ *             sums in doubles are exact; backward gives nothing to what the floor holds
  *   SUMS      x[b,t,w] = sum over u <= t of x[b,u,w]. Backward goes through LOG as well: to the input of log s */
 enum wn_sigmoid_kind { WN_SIGMOID, WN_SIGMOID_LOG, WN_SIGMOID_SUMS };
-#define WN_LOG_SIGMOID_UNIT(doubles) ((doubles) ? 0x1p-46 : 0x1p-26)
 struct wn_sigmoid {
   enum wn_sigmoid_kind kind;
+  double floor;    /* of LOG, below 1 */
   int64_t n, T, W; /* SUMS: n = B T W */
   void *x;         /* [n] */
   void *dx;        /* [n] */

@@ -91,7 +91,7 @@ struct wn_score_kind {
 struct wn_score_map {
   const struct wn_score_kind *kind;
   double number[2];  /* the mechanism's settings: a cap, a slope's base */
-  bool idle;         /* of a keyed map that scales: logits stay as they are; policies read the numbers all the same */
+  bool idle;         /* of a keyed map: logits stay as they are; policies read the numbers all the same */
   int64_t n;         /* parameters of a head; 0: none */
   int64_t stride;    /* elements from one row of theta to the next: the model's heads */
   const void *theta; /* [n,stride] */

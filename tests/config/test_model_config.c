@@ -71,6 +71,8 @@ static void wrong_configs_are_refused(void **state) {
        "recurrence (memory) and attention.write.noise exclude each other"},
       {"{\"vocab_size\": 10, \"position\": \"rope\", \"memory\": 9, \"attention\": {\"fade\": {\"hidden\": 4}}}",
        "recurrence (memory) and attention.fade.hidden exclude each other"},
+      {"{\"vocab_size\": 10, \"attention\": {\"write\": {\"keys\": true}}}",
+       "attention.write.keys needs a hidden layer (attention.write.hidden)"},
       {"{\"vocab_size\": 10, \"attention\": {\"selektive\": {}}}", "did you mean \"attention.selective\"?"},
       {"{\"vocab_size\": 10, \"attention\": {\"selective\": {\"mem\": {\"tau\": 0}}}}", "mem.tau\" is 0"},
   };

@@ -212,7 +212,7 @@ static void test_log_sigmoid(void **state) {
   for (int kind = WN_SIGMOID_LOG; kind <= WN_SIGMOID_SUMS; kind++) {
     for (int i = 0; i < WAYS; i++) {
       const struct wn_exec e = way(i);
-      struct wn_sigmoid a = {.kind = kind, .n = N, .T = T, .W = G, .x = x[i], .dx = dx[i]};
+      struct wn_sigmoid a = {.kind = kind, .floor = 1e-3, .n = N, .T = T, .W = G, .x = x[i], .dx = dx[i]};
       for (int k = 0; k < N; k++) x[i][k] = kind == WN_SIGMOID_LOG ? (float)number(9, k) * 20 : log[k];
       for (int k = 0; k < N; k++) dx[i][k] = (float)number(10, k);
       assert_ok(ctx, wn_op_sigmoid_forward(&e, &a));

@@ -1,6 +1,7 @@
 /* tests/golden/gates: gates on keys by the equations of their papers (tools/check-forgetting): the loss of a batch, and
  * what each head keeps of a prompt. forget-4 and forget-2: the Forgetting Transformer; fade: TRIM-KV, the 24 tokens of
- * largest beta^age; write: WG-KV, gates above 0.1; dms: DMS, decisions not to evict. */
+ * largest beta^age; write and keys: WG-KV, gates above 0.1, of the layer's input and of keys; dms: DMS, decisions not
+ * to evict. */
 #include "support.h"
 
 #include <math.h>
@@ -53,6 +54,7 @@ static void gates(void **state) {
               {"forget-2", NULL, NULL},
               {"fade", "when=prompt,per_kv_head=true", "24"},
               {"write", "when=prompt,per_kv_head=true,allot=tau,tau=2.302585,window=15", "96"},
+              {"keys", "when=prompt,per_kv_head=true,allot=tau,tau=2.302585,window=15", "96"},
               {"dms", "when=prompt,per_kv_head=true,allot=tau,tau=0.693147,window=16", "96"}};
   for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
     char path[4096];

@@ -458,6 +458,9 @@ static const struct config_case {
     {"retention_gate", "1", "\"retention_gate\" is not a string"},
     {"retention_gate", "\"rg2\"", "\"retention_gate\" is \"rg2\""},
     {"retention_gate", "\"rg\"", "self_attn.retention_gate.linear1.weight is missing"},
+    {"g_expand", "\"4\"", "\"g_expand\" is not a number"},
+    {"g_expand", "1e6", "write.hidden"},
+    {"g_expand", "2", "self_attn.g_predictors.pre_key_norm.weight is missing"},
 };
 
 /* Writes the golden's config.json with the change. */

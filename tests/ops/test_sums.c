@@ -100,6 +100,28 @@ static void test_sigmoid(void **state) {
   }
 }
 
+/* The log of a gate that a floor holds is the floor's, and has no slope. */
+static void test_floor(void **state) {
+  (void)state;
+  struct wn_exec e;
+  for (int at = 0; exec_next(&at, &e);) {
+    double x[N], dx[N], before[N];
+    int held = 0;
+    fill(&e, x, N, 0), fill(&e, dx, N, N);
+    for (int i = 0; i < N; i++) before[i] = wn_number(x, i, e.dtype);
+    const struct wn_sigmoid a = {.kind = WN_SIGMOID_LOG, .floor = 0.4, .n = N, .x = x, .dx = dx};
+    assert_int_equal(wn_op_sigmoid_forward(&e, &a), WN_OK);
+    assert_int_equal(wn_op_sigmoid_backward(&e, &a), WN_OK);
+    for (int i = 0; i < N; i++) {
+      const double s = 1 / (1 + exp(-before[i]));
+      near_to(&e, wn_number(x, i, e.dtype), log(fmax(s, 0.4)));
+      if (s < 0.4) held++;
+      assert_true((wn_number(dx, i, e.dtype) == 0) == (s < 0.4));
+    }
+    assert_true(held > 0 && held < N);
+  }
+}
+
 static void test_silu(void **state) {
   (void)state;
   struct wn_exec e;
@@ -286,9 +308,10 @@ static void test_gather(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_mix),         cmocka_unit_test(test_clamp_convert), cmocka_unit_test(test_silu),
-      cmocka_unit_test(test_sigmoid),     cmocka_unit_test(test_loss_sums),     cmocka_unit_test(test_span_sum),
-      cmocka_unit_test(test_memory_loss), cmocka_unit_test(test_gate_share),    cmocka_unit_test(test_gather)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_mix),        cmocka_unit_test(test_clamp_convert),
+                                     cmocka_unit_test(test_silu),       cmocka_unit_test(test_sigmoid),
+                                     cmocka_unit_test(test_floor),      cmocka_unit_test(test_loss_sums),
+                                     cmocka_unit_test(test_span_sum),   cmocka_unit_test(test_memory_loss),
+                                     cmocka_unit_test(test_gate_share), cmocka_unit_test(test_gather)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,6 +68,8 @@ static void test_start_changes_nothing(void **state) {
       {"{\"span\":{\"limit\":24,\"ramp\":4}}", true},
       {"{\"span\":{\"limit\":24,\"ramp\":4,\"dynamic\":true}}", true},
       {"{\"relative\":true,\"buckets\":true}", true},
+      {"{\"forget\":true,\"write\":{\"window\":2},\"fade\":{\"hidden\":3}}", true},
+      {"{\"write\":{\"window\":2,\"keys\":true,\"hidden\":5,\"floor\":0.001}}", true},
       {"{\"selective\":{\"strength\":\"learned\"},\"exclusive\":{\"gate\":true},\"span\":{\"limit\":24}}", true},
       {"{\"selective\":{}}", false},
       {"{\"exclusive\":{}}", false},

@@ -225,14 +225,11 @@ static __global__ void sigmoid_kernel(int64_t n, float *x) {
 static __global__ void sigmoid_back_kernel(int64_t n, const float *x, float *dx) {
   WN_GRID_LOOP(i, n) dx[i] *= x[i] * (1.0f - x[i]);
 }
-static __global__ void log_sigmoid_kernel(int64_t n, float *x) {
-  WN_GRID_LOOP(i, n) {
-    const double v = (double)x[i], y = fmin(v, 0.0) - log1p(exp(-fabs(v))), unit = WN_LOG_SIGMOID_UNIT(false);
-    x[i] = (float)(nearbyint(y / unit) * unit);
-  }
+static __global__ void log_sigmoid_kernel(int64_t n, double floor, float *x) {
+  WN_GRID_LOOP(i, n) x[i] = (float)wn_gate_log((double)x[i], floor, false);
 }
-static __global__ void log_sigmoid_back_kernel(int64_t n, const float *x, float *dx) {
-  WN_GRID_LOOP(i, n) dx[i] = (float)((double)dx[i] * -expm1((double)x[i]));
+static __global__ void log_sigmoid_back_kernel(int64_t n, float least, const float *x, float *dx) {
+  WN_GRID_LOOP(i, n) dx[i] = x[i] <= least ? 0.0f : (float)((double)dx[i] * -expm1((double)x[i]));
 }
 // set(t, `sum` and the terms up to t): a block has a column, a thread a run of its tokens.
 template <class Term, class Set> static __device__ void running_sums(double sum, int64_t T, Term term, Set set) {
@@ -276,7 +273,7 @@ wn_status wn_cuda_sigmoid_forward(const struct wn_exec *exec, const struct wn_si
   if (a->kind == WN_SIGMOID)
     WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, stream, sigmoid_kernel, a->n, x);
   else if (a->kind == WN_SIGMOID_LOG)
-    WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, stream, log_sigmoid_kernel, a->n, x);
+    WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, stream, log_sigmoid_kernel, a->n, a->floor, x);
   else
     WN_LAUNCH((unsigned)(a->n / a->T), WN_CUDA_THREADS, 0, stream, sums_kernel, a->T, a->W, wn_sums_stride(a), x,
               a->from, a->to);
@@ -290,7 +287,8 @@ wn_status wn_cuda_sigmoid_backward(const struct wn_exec *exec, const struct wn_s
   if (a->kind == WN_SIGMOID)
     WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, stream, sigmoid_back_kernel, a->n, x, dx);
   else if (a->kind == WN_SIGMOID_LOG)
-    WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, stream, log_sigmoid_back_kernel, a->n, x, dx);
+    WN_LAUNCH(wn_cuda_blocks(a->n), WN_CUDA_THREADS, 0, stream, log_sigmoid_back_kernel, a->n,
+              (float)wn_gate_rounded(log(a->floor), false), x, dx);
   else
     WN_LAUNCH((unsigned)(a->n / a->T), WN_CUDA_THREADS, 0, stream, sums_back_kernel, a->T, a->W, x, dx);
   return wn_cuda_launched(exec, "sigmoid");

@@ -1,6 +1,7 @@
 /* Element-wise operations: mix, clamp, sigmoid, silu, and type conversion. */
 #ifndef REAL
 #include "backends/ref/ref.h"
+#include "ops/gates.h"
 #include "tensor/bf16.h"
 #define REAL_FILE "backends/ref/mix.c"
 #include "backends/ref/twice.h"
@@ -37,19 +38,13 @@ static wn_status NAME(clamp_forward)(const struct wn_exec *exec, const struct wn
   return WN_OK;
 }
 
-/* log s(x), without overflow. */
-static REAL NAME(log_sigmoid)(double x) {
-  const double y = fmin(x, 0) - log1p(exp(-fabs(x))), unit = WN_LOG_SIGMOID_UNIT(REAL_IS_DOUBLE);
-  return (REAL)(nearbyint(y / unit) * unit);
-}
-
 static wn_status NAME(sigmoid_forward)(const struct wn_exec *exec, const struct wn_sigmoid *a) {
   (void)exec;
   REAL *x = a->x; /* [n] */
   if (a->kind == WN_SIGMOID)
     for (int64_t i = 0; i < a->n; i++) x[i] = (REAL)(1 / (1 + exp(-(double)x[i])));
   else if (a->kind == WN_SIGMOID_LOG)
-    for (int64_t i = 0; i < a->n; i++) x[i] = NAME(log_sigmoid)((double)x[i]);
+    for (int64_t i = 0; i < a->n; i++) x[i] = (REAL)wn_gate_log((double)x[i], a->floor, REAL_IS_DOUBLE);
   else
     for (int64_t w = 0; w < a->n / a->T; w++) { /* a column of a sequence */
       const struct wn_stride s = wn_sums_stride(a);
@@ -65,10 +60,11 @@ static wn_status NAME(sigmoid_backward)(const struct wn_exec *exec, const struct
   (void)exec;
   const REAL *x = a->x; /* [n] */
   REAL *dx = a->dx;     /* [n] */
+  const REAL least = (REAL)wn_gate_rounded(log(a->floor), REAL_IS_DOUBLE);
   if (a->kind == WN_SIGMOID)
     for (int64_t i = 0; i < a->n; i++) dx[i] *= x[i] * (1 - x[i]);
   else if (a->kind == WN_SIGMOID_LOG)
-    for (int64_t i = 0; i < a->n; i++) dx[i] = (REAL)((double)dx[i] * -expm1((double)x[i]));
+    for (int64_t i = 0; i < a->n; i++) dx[i] = x[i] <= least ? 0 : (REAL)((double)dx[i] * -expm1((double)x[i]));
   else
     for (int64_t w = 0; w < a->n / a->T; w++) {
       const int64_t first = w / a->W * a->T * a->W + w % a->W;

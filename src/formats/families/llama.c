@@ -6,7 +6,7 @@
 static wn_status llama_read(const struct wn_hf_keys *k, wn_model_config *c) {
   WN_TRY(wn_llama_hf_read(k, 0, 0, c));
   WN_TRY(wn_llama_hf_read_biases(k, c));
-  return wn_trimkv_hf_read(k, c);
+  return wn_llama_hf_read_gates(k, c);
 }
 
 static void llama_write(struct wn_hf_object *o, const wn_model_config *c) {

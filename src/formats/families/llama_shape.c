@@ -1,11 +1,13 @@
 /* Names, keys and limits that families of Llama's shape share. */
 #include "formats/families/llama_shape.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "attention/registry.h"
 #include "base/error.h"
+#include "base/number.h"
 
 static const struct wn_name llama_hf_rows[] = {
     WN_NAME("embed.weight", "embed_tokens.weight"),
@@ -22,6 +24,12 @@ static const struct wn_name llama_hf_rows[] = {
     WN_NAME("attn.fade.hidden.bias", "layers.%lld.self_attn.retention_gate.linear1.bias"),
     WN_NAME("attn.fade.weight", "layers.%lld.self_attn.retention_gate.linear2.weight"),
     WN_NAME("attn.fade.bias", "layers.%lld.self_attn.retention_gate.bias"),
+    WN_NAME("attn.write.key.gain", "layers.%lld.self_attn.g_predictors.pre_key_norm.weight",
+            "layers.%lld.self_attn.g_predictors.post_key_norm.weight"),
+    WN_NAME("attn.write.hidden.weight", "layers.%lld.self_attn.g_predictors.conv1.weight"),
+    WN_NAME("attn.write.hidden.bias", "layers.%lld.self_attn.g_predictors.conv1.bias"),
+    WN_NAME("attn.write.weight", "layers.%lld.self_attn.g_predictors.conv2.weight"),
+    WN_NAME("attn.write.bias", "layers.%lld.self_attn.g_predictors.conv2.bias"),
     WN_NAME("attn.out.weight", "layers.%lld.self_attn.o_proj.weight"),
     WN_NAME("attn.out.bias", "layers.%lld.self_attn.o_proj.bias"),
     /* the norm before the second branch, or on the output of the first where there are norms on outputs */
@@ -94,7 +102,8 @@ wn_status wn_llama_hf_read(const struct wn_hf_keys *k, int64_t kv_heads, int64_t
   return wn_hf_rope(k, WN_HF_ROPE_THETA, c);
 }
 
-wn_status wn_trimkv_hf_read(const struct wn_hf_keys *k, wn_model_config *c) {
+/* TRIM-KV's retention gates: "retention_gate". */
+static wn_status trimkv_hf_read(const struct wn_hf_keys *k, wn_model_config *c) {
   const char *gate;
   int64_t hidden;
   char text[96];
@@ -108,6 +117,40 @@ wn_status wn_trimkv_hf_read(const struct wn_hf_keys *k, wn_model_config *c) {
   WN_TRY(wn_hf_int(k, "retention_gate_intermediate_size", 512, &hidden));
   snprintf(text, sizeof text, "{\"fade\":{\"hidden\":%lld,\"training_only\":true}}", (long long)hidden);
   return wn_attention_config_add(k->ctx, text, &c->attention);
+}
+
+/* WG-KV's write gates: "g_expand", hidden units a number of a key. The other keys have the defaults of its code. */
+static wn_status wgkv_hf_read(const struct wn_hf_keys *k, wn_model_config *c) {
+  double expand, least;
+  int64_t window;
+  const char *act;
+  bool normed;
+  char text[160];
+  const json_t *inputs = wn_hf_find(k, "g_inputs");
+  WN_TRY(wn_hf_real(k, "g_expand", 0, &expand));
+  WN_TRY(wn_hf_real(k, "g_epsilon", 1e-3, &least));
+  WN_TRY(wn_hf_text(k, "g_act_fn", "gelu", &act));
+  WN_TRY(wn_hf_flag(k, "g_rms", true, &normed));
+  WN_TRY(wn_hf_int(k, "local_window_size", 256, &window));
+  if (!(expand > 0)) return WN_OK;
+  json_t *keys = json_pack("[s,s]", "pre_k", "post_k");
+  const bool known = !strcmp(act, "gelu") && normed && (!inputs || json_equal(inputs, keys));
+  json_decref(keys);
+  if (!known)
+    return wn_fail(
+        k->ctx, WN_ERR_UNSUPPORTED,
+        "%s: \"g_expand\": of WG-KV's gates only those with gelu on the normed pre_k and post_k are supported",
+        k->where);
+  const int64_t D = c->head_size > 0 ? c->head_size : c->width / (c->heads > 0 ? c->heads : 1);
+  wn_print(text, sizeof text,
+           "{\"write\":{\"keys\":true,\"hidden\":%.0f,\"floor\":%.17g,\"window\":%lld,\"training_only\":true}}",
+           floor((double)D * expand + 1e-6), least, (long long)window);
+  return wn_attention_config_add(k->ctx, text, &c->attention);
+}
+
+wn_status wn_llama_hf_read_gates(const struct wn_hf_keys *k, wn_model_config *c) {
+  WN_TRY(trimkv_hf_read(k, c));
+  return wgkv_hf_read(k, c);
 }
 
 void wn_llama_hf_write(struct wn_hf_object *o, const wn_model_config *c) {

@@ -9,7 +9,7 @@ static wn_status qwen3_read(const struct wn_hf_keys *k, wn_model_config *c) {
   c->qkv_bias = c->out_bias = bias;
   c->qk_norm = true;
   WN_TRY(wn_qwen_hf_read_windows(k, c));
-  return wn_trimkv_hf_read(k, c);
+  return wn_llama_hf_read_gates(k, c);
 }
 
 static void qwen3_write(struct wn_hf_object *o, const wn_model_config *c) {

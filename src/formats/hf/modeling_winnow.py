@@ -260,15 +260,14 @@ class Attention(nn.Module):
         if self.span_terms is not None:
             self.span = (nn.Linear(C, H) if self.span_terms.get("dynamic") else
                          nn.Parameter(torch.full((H,), float(self.span_terms.get("init", 0)))))
-        self.gates = [name for name in GATES if switched_on(a, name) is not None]
-        self.relaxed = {"write": switched_on(a, "write") or {}}
-        self.admitted = self.relaxed["write"].get("window", 128)
-        self.retained = switched_on(a, "fade") or {}
-        for name in self.gates:
-            hidden = self.retained.get("hidden", 0) if name == "fade" else 0
-            self.add_module(name, nn.Linear(hidden or C, Hkv))
+        self.gates = {name: switched_on(a, name) for name in GATES if switched_on(a, name) is not None}
+        for name, keys in self.gates.items():
+            hidden, gate = keys.get("hidden", 0), nn.Linear(keys.get("hidden") or C, Hkv)
+            if keys.get("keys"):  # a network of each head's on its keys
+                gate.key = nn.ParameterDict({"gain": nn.Parameter(torch.ones(2 * D))})
             if hidden:
-                self.fade.hidden = nn.Linear(C, hidden)
+                gate.hidden = nn.Linear(2 * D, Hkv * hidden) if keys.get("keys") else nn.Linear(C, hidden)
+            self.add_module(name, gate)
         if self.sinks:
             self.sink_k, self.sink_v = (nn.Parameter(torch.zeros(Hkv, self.sinks, D)) for _ in range(2))
         if exclusive is not None and exclusive.get("gate"):
@@ -293,16 +292,25 @@ class Attention(nn.Module):
             keep = keep & (x != 0)
         return keep
 
-    def numbers(self, x, at, cache):
+    def of_keys(self, gate, k):
+        """[B,T,Hkv]: logits of gates from the keys before rotation and after it, [B,Hkv,T,D] each."""
+        norms = torch.cat([x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) for x in k], -1) * gate.key["gain"]
+        hidden = torch.einsum("bhti,hji->bthj", norms, gate.hidden.weight.unflatten(0, (self.Hkv, -1)))
+        return (fn.gelu(hidden + gate.hidden.bias.unflatten(0, (self.Hkv, -1))) * gate.weight).sum(-1) + gate.bias
+
+    def numbers(self, x, k, at, cache):
         """{gate: [B,Hkv,T]}: the numbers of these tokens' keys."""
         out = {}
-        for name in self.gates:
-            gate, relaxed = getattr(self, name), self.relaxed.get(name, {})
-            logits = gate(fn.silu(gate.hidden(x)) if hasattr(gate, "hidden") else x).float()
-            if self.training and relaxed.get("noise"):
+        for name, keys in self.gates.items():
+            gate = getattr(self, name)
+            logits = (self.of_keys(gate, k) if keys.get("keys") else
+                      gate(fn.silu(gate.hidden(x)) if hasattr(gate, "hidden") else x)).float()
+            if self.training and keys.get("noise"):
                 logits = logits + torch.rand_like(logits).logit(1e-7)
-            logits = logits / relaxed.get("temperature", 1)
-            out[name] = torch.where(at[:, None] >= 0, fn.logsigmoid(logits).transpose(1, 2), 0)
+            logs = fn.logsigmoid(logits / keys.get("temperature", 1))
+            if keys.get("floor"):
+                logs = logs.clamp(min=math.log(keys["floor"]))
+            out[name] = torch.where(at[:, None] >= 0, logs.transpose(1, 2), 0)
         if "forget" in out:
             sums = out["forget"].double().cumsum(-1)
             if cache is not None:
@@ -315,7 +323,7 @@ class Attention(nn.Module):
         """The log of the factor that a gate puts on a key's weight (of fade: on its logit), x >= 0 tokens later."""
         if name == "forget":
             return (row - key).float()
-        return torch.where(x >= self.admitted, key, 0) if name == "write" else x.clamp(min=0) * key
+        return torch.where(x >= self.gates[name].get("window", 128), key, 0) if name == "write" else x.clamp(min=0) * key
 
     def left(self, row, cache, groups):
         """[B,P,N]: what all gates leave of the tokens that are held, for a row [B]; forget's without the row's own sum."""
@@ -348,12 +356,11 @@ class Attention(nn.Module):
             b = self.alibi.get("max_bias", 8)
             slope = [2 ** (-b * (h + 1) / n) if h < n else 2 ** (-b * (2 * (h - n) + 1) / (2 * n)) for h in range(H)]
             L = L - torch.tensor(slope, device=x.device)[None, :, None, None] * spread(far).float()
-        for name in self.gates:
+        for name, keys in self.gates.items():
+            if keys.get("training_only") and not self.training:
+                continue
             left = spread(self.gates_left(name, x, of_rows[name][..., None], of_keys[name][:, :, None]))
-            if name != "fade":
-                L = L + left
-            elif self.training or not self.retained.get("training_only"):
-                L = L * left.exp()
+            L = L * left.exp() if name == "fade" else L + left
         if self.cap:
             L = self.cap * torch.tanh(L / self.cap)
         return L
@@ -509,6 +516,7 @@ class Attention(nn.Module):
         q, k, v = self.qkv(x).view(B, T, H + 2 * Hkv, D).transpose(1, 2).split((H, Hkv, Hkv), 1)
         if self.own.get("qk_norm"):
             q, k = self.q_norm(q), self.k_norm(k)
+        before = k
         if rotation is not None:
             adjacent = self.own.get("rope_pairs", "halves") == "adjacent"
             q, k = rotate(q, at, *rotation, adjacent), rotate(k, at, *rotation, adjacent)
@@ -518,7 +526,7 @@ class Attention(nn.Module):
         if self.span_terms is not None:
             z = (torch.sigmoid(self.span(x).float()).transpose(1, 2)[..., None] if self.span_terms.get("dynamic") else
                  self.span.float()[None, :, None, None])
-        P, numbers = budgets.groups if budgets else 1, self.numbers(x, at, cache)
+        P, numbers = budgets.groups if budgets else 1, self.numbers(x, (before, k), at, cache)
         if budgets and (cache.slots + T > budgets.tokens[self.layer]):
             y, rows = self.one_by_one(q, k, v, at, cache, budgets, sq, sk, z, tables, numbers), None
         elif cache is not None:
