@@ -89,9 +89,10 @@ wn_status wn_task_ask(wn_context *ctx, struct wn_question *q, const char *contex
   return WN_OK;
 }
 
-wn_status wn_task_ask_list(wn_context *ctx, struct wn_question *q, const char *context, const json_t *choices) {
+wn_status wn_task_ask_list(wn_context *ctx, struct wn_question *q, const char *context, const char *delimiter,
+                           const json_t *choices) {
   for (size_t i = 0; i < json_array_size(choices); i++)
-    WN_TRY(wn_task_ask(ctx, q, context, " ", json_string_value(json_array_get(choices, i))));
+    WN_TRY(wn_task_ask(ctx, q, context, delimiter, json_string_value(json_array_get(choices, i))));
   return WN_OK;
 }
 
