@@ -100,14 +100,14 @@ static wn_status take_name(struct cursor *c, const char *what, char **out) {
 static wn_status read_strings(struct cursor *c, wn_gguf_value *v) {
   /* Each element takes at least 8 bytes, which limits what is allocated. */
   if (v->count > (uint64_t)(c->end - c->at) / 8) return truncated(c, v->key);
-  void *offsets;
-  WN_TRY(wn_alloc(c->ctx, "places of strings", (size_t)v->count * sizeof(uint64_t), &offsets));
+  uint64_t *offsets;
+  WN_TRY(WN_ALLOC(c->ctx, "places of strings", v->count, &offsets));
   v->offsets = offsets;
   v->place = c->at;
   for (uint64_t i = 0; i < v->count; i++) {
     const char *text;
     uint64_t bytes;
-    ((uint64_t *)offsets)[i] = (uint64_t)(c->at - (const uint8_t *)v->place);
+    offsets[i] = (uint64_t)(c->at - (const uint8_t *)v->place);
     WN_TRY(take_string(c, v->key, &text, &bytes));
   }
   return WN_OK;

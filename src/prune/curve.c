@@ -329,8 +329,8 @@ static wn_status curve_read_lists(wn_context *ctx, const char *path, const json_
     const json_t *value = json_array_get(increase, (size_t)l);
     c->increase[l] = json_is_number(value) ? json_number_value(value) : NAN;
   }
-  void *tokens;
-  WN_TRY(wn_alloc(ctx, "budgets", (size_t)c->layers * sizeof(int64_t), &tokens));
+  int64_t *tokens;
+  WN_TRY(WN_ALLOC(ctx, "budgets", c->layers, &tokens));
   wn_status status = WN_OK;
   for (size_t i = 0; i < count && status == WN_OK; i++)
     status = curve_read_point(ctx, path, json_array_get(points, i), c, tokens);

@@ -51,14 +51,12 @@ struct prompt_field {
 };
 
 static bool prompt_read_ids(const struct prompt_field *x, const json_t *list, struct wn_serve_prompt *out) {
-  void *memory;
   const size_t n = json_array_size(list);
   if ((int64_t)n > x->m->context)
     return wn_serve_refuse(x->error, 400, x->name, "%s: %zu tokens, the context has %lld", x->name, n,
                            (long long)x->m->context);
-  if (wn_alloc(x->m->ctx, "a prompt", n * sizeof *out->ids, &memory) != WN_OK)
+  if (WN_ALLOC(x->m->ctx, "a prompt", n, &out->ids) != WN_OK)
     return wn_serve_refuse(x->error, 503, x->name, "out of memory");
-  out->ids = memory;
   out->count = (int64_t)n;
   for (size_t i = 0; i < n; i++) {
     const json_t *id = json_array_get(list, i);

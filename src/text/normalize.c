@@ -122,7 +122,7 @@ wn_status wn_unicode_normalize(const char *text, size_t bytes, bool composed, bo
   if (is_ascii(text, bytes)) return wn_bytes_add(NULL, out, text, bytes);
   const utf8proc_option_t options =
       (utf8proc_option_t)(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0));
-  size_t room = 0, count = 0, size;
+  size_t count = 0;
   int32_t *points = NULL;
   wn_status status = WN_OK;
   /* First pass: the length. Second: the characters. */
@@ -138,12 +138,7 @@ wn_status wn_unicode_normalize(const char *text, size_t bytes, bool composed, bo
         for (utf8proc_ssize_t k = 0; k < n; k++) points[count + (size_t)k] = parts[k];
       count += (size_t)n;
     }
-    if (pass == 0) {
-      void *p = NULL;
-      room = count + 1; /* utf8proc writes a terminator */
-      status = wn_mul_size(room, sizeof *points, &size) ? wn_alloc(NULL, "text", size, &p) : WN_ERR_MEMORY;
-      points = p;
-    }
+    if (pass == 0) status = WN_ALLOC(NULL, "text", count + 1, &points); /* utf8proc writes a terminator */
   }
   if (status == WN_OK) status = sort_marks(points, count);
   if (status == WN_OK && composed) {

@@ -106,8 +106,8 @@ static wn_status take_model(wn_context *ctx, const wn_gguf_value *value, wn_toke
   const void *data;
   size_t bytes;
   if (!wn_gguf_value_bytes(value, &data, &bytes) || bytes == 0) return WN_OK;
-  void *copy;
-  WN_TRY(wn_alloc(ctx, "tokenizer", bytes, &copy));
+  char *copy;
+  WN_TRY(WN_ALLOC(ctx, "tokenizer", bytes, &copy));
   tok->model = memcpy(copy, data, bytes);
   tok->model_bytes = bytes;
   return WN_OK;
