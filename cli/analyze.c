@@ -7,10 +7,8 @@
 #include <sys/stat.h>
 #include "attention.h"
 #include "load.h"
-#include "recipe.h"
 #include "signals.h"
 #include "files.h"
-#include "ui.h"
 
 void analysis_close(struct analysis *a) {
   wn_data_source_destroy(a->source);

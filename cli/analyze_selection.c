@@ -2,7 +2,6 @@
  * selected away on a synthetic task. */
 #include "analyze.h"
 
-#include <string.h>
 #include <winnow/selection.h>
 
 /* ---- selection ---- */

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <winnow/train.h>
-#include "args.h"
 #include "estimate.h"
 #include "eval_answers.h"
 #include "eval_tasks.h"
@@ -16,7 +15,6 @@
 #include "signals.h"
 #include "files.h"
 #include "together.h"
-#include "ui.h"
 
 struct request {
   struct cli_common common;

@@ -10,14 +10,12 @@
 #include <unistd.h>
 #include <winnow/generate.h>
 #include <winnow/model.h>
-#include "args.h"
 #include "counts.h"
 #include "format.h"
 #include "load.h"
 #include "signals.h"
 #include "spans.h"
 #include "files.h"
-#include "ui.h"
 
 struct request {
   struct cli_common common;

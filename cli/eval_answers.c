@@ -5,12 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <winnow/answers.h>
-#include "budgets.h"
 #include "estimate.h"
 #include "files.h"
 #include "signals.h"
-#include "ui.h"
 
 int cli_answers_check(const char *command, const struct cli_answers *a) {
   const char *name = a->save                                  ? "save"

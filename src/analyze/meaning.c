@@ -3,13 +3,11 @@
  * The attention counts (ops/attention.h: look); here counts go into histograms, exact up to 32 tokens, with 16 bins per
  * octave beyond. Cost: one increment per count, L H T tau_count of them per sequence, compared with L H T T/2
  * weights. */
-#include "base/arrays.h"
 #include "analyze/input.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
 #include "ops/attention.h"

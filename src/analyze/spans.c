@@ -4,11 +4,8 @@
 #include "analyze/input.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "attention/registry.h"
-#include "base/alloc.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "model/config.h"
 #include "model/layer.h"

@@ -18,7 +18,6 @@
  * shorter document is padded at its end. The padding attends to the document, but nothing that counts attends to the
  * padding. */
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "base/rng.h"
 #include "data/config.h"

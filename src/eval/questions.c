@@ -3,11 +3,9 @@
  * part of the continuation. */
 #include "eval/questions.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/fields.h"
-#include "base/file.h"
 #include "text/utf8.h"
 
 void wn_questions_clear(struct wn_questions *q) {

@@ -2,9 +2,7 @@
  * it. */
 #include "serve/choice.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/arrays.h"

@@ -2,9 +2,6 @@
  * embedding is the mean of its states, or the last one, divided by its Euclidean norm. */
 #include "serve/embed.h"
 
-#include <math.h>
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/error.h"
 #include "decode/embed.h"

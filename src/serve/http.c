@@ -18,7 +18,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "serve/connections.h"
-#include "serve/readers.h"
 
 enum {
   HTTP_CONNECTIONS = 64,

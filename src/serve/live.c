@@ -10,7 +10,6 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
 #include "serve/http.h"

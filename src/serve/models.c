@@ -1,14 +1,11 @@
 #include "serve/models.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/context.h"
 #include "base/error.h"
 #include "base/thread.h"
 #include "kv/budgets.h"
-#include "text/normalize.h"
 #include "text/template/template.h"
 
 enum { SLOTS = 8, QUEUE = 64, RETRY_SECONDS = 5 /* after a load that failed */ };

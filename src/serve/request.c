@@ -2,17 +2,13 @@
  * in an error and never ignored silently. */
 #include "serve/request.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "decode/session.h"
 #include "serve/format.h"
-#include "text/chat.h"
 #include "text/schema.h"
-#include "winnow/model.h"
 
 enum { BODY_DEPTH = 4 * WN_SCHEMA_DEPTH + 4 }; /* the deepest schema takes all but a few of these levels */
 

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/context.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/misuse.h"

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <microhttpd.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
 

@@ -1,6 +1,5 @@
 /* Traces: with "winnow": {"trace": true} a stream has events between those of the text that say what the answer's
  * caches hold as it grows (docs/page.md has the fields). */
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"

@@ -1,7 +1,5 @@
 #include "serve/worker.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"

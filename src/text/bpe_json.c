@@ -1,7 +1,6 @@
 /* Reads a tokenizer.json (Hugging Face tokenizers) whose model is BPE. The format allows many things; those that
  * language models use are read (docs/tokenizers.md has the list), and all others are refused by name, because a
  * half-understood tokenizer would silently give wrong tokens. */
-#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/alloc.h"

@@ -1,6 +1,5 @@
 /* Writes a tokenizer.json from any BPE model, including one read from a GGUF file. */
 #include <stdlib.h>
-#include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
 #include "text/bpe_json.h"

@@ -2,13 +2,11 @@
  * decomposition moves each mark step by step, which is quadratic for a long run of marks; here runs are sorted. */
 #include "text/normalize.h"
 
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 #include "base/alloc.h"
 #include "base/error.h"
-#include "text/tokenizer.h"
 #include "text/utf8.h"
 
 wn_status wn_bytes_add(wn_context *ctx, struct wn_bytes *b, const char *more, size_t n) {

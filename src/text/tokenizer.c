@@ -14,7 +14,6 @@
  * may be shown on a terminal. */
 #include "text/tokenizer.h"
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "base/number.h"
 #include "text/normalize.h"

@@ -2,11 +2,9 @@
  * tokenizer.json, or a SentencePiece model; the contents decide. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
 #include "base/misuse.h"

@@ -3,13 +3,11 @@
 #include "text/vocab_gguf.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/error.h"
 #include "base/limits.h"
-#include "text/normalize.h"
 #include "text/spm_proto.h"
 #include "text/utf8.h"
 

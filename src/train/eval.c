@@ -10,9 +10,6 @@
  * stretch. */
 #include "train/eval.h"
 
-#include <math.h>
-#include <string.h>
-
 #include "base/arrays.h"
 #include "base/clock.h"
 #include "base/estimate.h"

@@ -12,9 +12,7 @@
  * pass over the gradients for the norms, one over gradients, parameters and state. */
 #include "train/optimizer.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "dist/dist.h"
 

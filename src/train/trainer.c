@@ -8,9 +8,6 @@
  * end of a step. */
 #include "train/trainer.h"
 
-#include <math.h>
-#include <string.h>
-
 #include "base/clock.h"
 #include "base/misuse.h"
 #include "dist/dist.h"

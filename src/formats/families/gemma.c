@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "attention/registry.h"
-#include "base/error.h"
 #include "formats/families/llama_shape.h"
 
 static const struct wn_name gemma_hf_rows[] = {WN_NAME("norm2.gain", "layers.%lld.pre_feedforward_layernorm.weight")};

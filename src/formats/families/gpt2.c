@@ -2,7 +2,6 @@
  * Hugging Face folders ("Conv1D") and [out, in] in GGUF. */
 #include <string.h>
 
-#include "base/error.h"
 #include "formats/families/llama_shape.h"
 
 static const struct wn_name gpt2_hf_rows[] = {

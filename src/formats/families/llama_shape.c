@@ -2,10 +2,8 @@
 #include "formats/families/llama_shape.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "attention/registry.h"
-#include "base/error.h"
 
 static const struct wn_name llama_hf_rows[] = {
     WN_NAME("embed.weight", "embed_tokens.weight"),

@@ -1,8 +1,6 @@
 /* Names and keys of Qwen's families with experts, which differ in the shared expert, biases and QK-norm. */
 #include "formats/families/moe_shape.h"
 
-#include "base/error.h"
-
 static const struct wn_name qwen_rows[] = {
     WN_NAME("router.weight", "layers.%lld.mlp.gate.weight"),
     WN_NAME("experts.%lld.in.weight", "layers.%lld.mlp.experts.%lld.gate_proj.weight",

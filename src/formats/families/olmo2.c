@@ -1,6 +1,5 @@
 /* OLMo 2 (Team OLMo 2025, arXiv 2501.00656, section 2.1): Llama's shape with norms on the branches' outputs instead of
  * before the branches, one norm over all heads of q together and one over those of k. */
-#include "base/error.h"
 #include "formats/families/llama_shape.h"
 
 static const struct wn_names olmo2_hf_names = {

@@ -1,6 +1,5 @@
 /* Qwen3-MoE (arXiv 2505.09388, section 2): a norm over each head of q and k, experts without a shared one. llama.cpp
  * always scales their weights to add up to 1; transformers does if "norm_topk_prob" is true. */
-#include "base/error.h"
 #include "formats/families/moe_shape.h"
 
 static wn_status qwen3_moe_read(const struct wn_hf_keys *k, wn_model_config *c) {
