@@ -48,17 +48,15 @@ wn_check cli_check_of(const char *given) {
   return strcmp(given, "yes") == 0 ? WN_CHECK_YES : WN_CHECK_NO;
 }
 
-wn_weights cli_weights_of(const char *given) {
+static wn_weights weights_of(const char *given) {
   if (!given || strcmp(given, "auto") == 0) return WN_WEIGHTS_AUTO;
   return strcmp(given, "file") == 0 ? WN_WEIGHTS_FILE : WN_WEIGHTS_BFLOAT16; /* bf16 or bfloat16 */
 }
 
 wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, const char *weights, const char *adapter,
                          wn_model **out) {
-  const wn_model_load_options options = {.size = sizeof options,
-                                         .check_tensors = cli_check_of(check),
-                                         .weights = cli_weights_of(weights),
-                                         .adapter = adapter};
+  const wn_model_load_options options = {
+      .size = sizeof options, .check_tensors = cli_check_of(check), .weights = weights_of(weights), .adapter = adapter};
   return wn_model_load(ctx, path, &options, out);
 }
 

@@ -35,7 +35,6 @@ wn_check cli_check_of(const char *given);
       .choices = "auto|file|bf16|bfloat16")
 #define CLI_ADAPTER_OPTION(T, m)                                                                                       \
   CLI_OPTION(T, m, "adapter", "DIR", "low-rank updates that peft saved, added to the model's projections")
-wn_weights cli_weights_of(const char *given);
 wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, const char *weights, const char *adapter,
                          wn_model **out);
 /* Loads the given tokenizer, else the one in the model's folder `dir`; refuses one with more tokens than the model. 0,

@@ -279,18 +279,18 @@ wn_status wn_gguf_vocab_template(wn_context *ctx, const wn_gguf *file, const cha
   return WN_OK;
 }
 
-wn_status wn_gguf_vocab_read(wn_context *ctx, const char *path, const wn_gguf *file, struct wn_gguf_vocab *out) {
-  struct source s = {.ctx = ctx, .path = path, .file = file};
-  *out = (struct wn_gguf_vocab){.bos = -1, .eos = -1, .turn = -1};
-  wn_status status = vocab_gguf_read_vocab(&s, out);
-  if (status != WN_OK) wn_gguf_vocab_clear(out);
-  return status;
-}
-
-void wn_gguf_vocab_clear(struct wn_gguf_vocab *v) {
+static void vocab_gguf_clear(struct wn_gguf_vocab *v) {
   wn_bpe_destroy(v->bpe);
   wn_free(v->spm);
   wn_free(v->chat_template);
   wn_free(v->tool_template);
   *v = (struct wn_gguf_vocab){.bos = -1, .eos = -1, .turn = -1};
+}
+
+wn_status wn_gguf_vocab_read(wn_context *ctx, const char *path, const wn_gguf *file, struct wn_gguf_vocab *out) {
+  struct source s = {.ctx = ctx, .path = path, .file = file};
+  *out = (struct wn_gguf_vocab){.bos = -1, .eos = -1, .turn = -1};
+  wn_status status = vocab_gguf_read_vocab(&s, out);
+  if (status != WN_OK) vocab_gguf_clear(out);
+  return status;
 }

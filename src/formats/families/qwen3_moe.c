@@ -3,15 +3,10 @@
 #include "formats/families/moe_shape.h"
 
 static wn_status qwen3_moe_read(const struct wn_hf_keys *k, wn_model_config *c) {
-  bool bias;
   WN_TRY(wn_llama_hf_read(k, -1, 0, c));
   WN_TRY(wn_qwen_moe_hf_read(k, c));
-  WN_TRY(wn_hf_flag(k, "attention_bias", false, &bias));
-  if (bias)
-    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"attention_bias\" is true; with experts it is not supported",
-                   k->where);
   c->qk_norm = true;
-  return WN_OK;
+  return wn_hf_not(k, "attention_bias", "with experts it is not supported");
 }
 
 static void qwen3_moe_write(struct wn_hf_object *o, const wn_model_config *c) {
