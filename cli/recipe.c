@@ -98,6 +98,11 @@ void cli_tokens_check(wn_context *ctx, const char *file, const char *dir, const 
                 path, theirs, dir, ours);
 }
 
+const char *cli_recipe_of(const char *given, const char *dir, char kept[CLI_PATH_BYTES]) {
+  if (given) return given;
+  return cli_join(kept, CLI_PATH_BYTES, dir, "recipe.json") && cli_exists(kept) ? kept : NULL;
+}
+
 int cli_recipe_load(wn_context *ctx, const char *path, const struct cli_list *sets, wn_recipe *out) {
   wn_status status = wn_recipe_load(ctx, path, sets->items, sets->count, out);
   return status == WN_OK ? 0 : cli_fail(ctx, status);

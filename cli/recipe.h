@@ -8,6 +8,8 @@
 #include <winnow/train.h>
 #include "args.h"
 
+enum { CLI_PATH_BYTES = 4096 };
+
 /* The text of wn_recipe_help with a title, malloc'd: for cli_spec.more_help. */
 char *cli_recipe_keys(void);
 /* "dir/name" into out; false when it does not fit. */
@@ -46,6 +48,9 @@ int cli_tokenizer_to_repeat(wn_context *ctx, const wn_budgets *budgets, const ch
 /* Warns if, by the data.json beside a token file, the file was made with a vocabulary of another size than the model's
  * tokenizer, so that its ids mean other text. file NULL: nothing to check. */
 void cli_tokens_check(wn_context *ctx, const char *file, const char *dir, const wn_model *model);
+/* The recipe to use: the given one, else the recipe.json of a checkpoint's folder, whose path goes to `kept`; NULL:
+ * there is none. */
+const char *cli_recipe_of(const char *given, const char *dir, char kept[CLI_PATH_BYTES]);
 /* Loads a recipe: path or defaults, then sets. 0, or the exit code after reporting. */
 int cli_recipe_load(wn_context *ctx, const char *path, const struct cli_list *sets, wn_recipe *out);
 
