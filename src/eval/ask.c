@@ -6,24 +6,11 @@
 #include <string.h>
 
 static const char *task_json_kind(const json_t *value) {
-  if (!value) return "nothing";
-  switch (json_typeof(value)) {
-  case JSON_OBJECT:
-    return "an object";
-  case JSON_ARRAY:
-    return "a list";
-  case JSON_STRING:
-    return "a text";
-  case JSON_INTEGER:
-  case JSON_REAL:
-    return "a number";
-  case JSON_TRUE:
-  case JSON_FALSE:
-    return "true or false";
-  case JSON_NULL:
-    return "null";
-  }
-  return "something else";
+  static const char *const kinds[] = {
+      [JSON_OBJECT] = "an object",    [JSON_ARRAY] = "a list",  [JSON_STRING] = "a text",
+      [JSON_INTEGER] = "a number",    [JSON_REAL] = "a number", [JSON_TRUE] = "true or false",
+      [JSON_FALSE] = "true or false", [JSON_NULL] = "null"};
+  return value ? kinds[json_typeof(value)] : "nothing";
 }
 
 wn_status wn_task_text(wn_context *ctx, const struct wn_question *q, const json_t *line, const char *field,

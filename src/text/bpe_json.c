@@ -169,7 +169,7 @@ static wn_status read_scheme(const struct reader *r, const json_t *object, const
   WN_TRY(get_string(r, object, where, "replacement", &replacement));
   WN_TRY(get_string(r, object, where, "prepend_scheme", &scheme));
   WN_TRY(get_bool(r, object, where, "add_prefix_space", true, &prefix));
-  const bool known = !replacement || !strcmp(replacement, "\xE2\x96\x81") || (spaces && !strcmp(replacement, " "));
+  const bool known = !replacement || !strcmp(replacement, WN_SPACE_MARK) || (spaces && !strcmp(replacement, " "));
   snprintf(place, sizeof place, "%s Metaspace with", where);
   if (!known) return unknown(r, place, replacement);
   *out = prefix ? WN_PREPEND_ALWAYS : WN_PREPEND_NEVER;
@@ -190,7 +190,7 @@ static wn_status read_metaspace(struct reader *r, const json_t *object) {
   WN_TRY(read_scheme(r, object, "pre_tokenizer", false, &step.prepend));
   WN_TRY(get_bool(r, object, "pre_tokenizer", "split", true, &split));
   WN_TRY(add_step(r, step));
-  return split ? wn_bpe_add_split(r->ctx, r->name, r->bpe, "\xE2\x96\x81", WN_SPLIT_WITH_NEXT, false) : WN_OK;
+  return split ? wn_bpe_add_split(r->ctx, r->name, r->bpe, WN_SPACE_MARK, WN_SPLIT_WITH_NEXT, false) : WN_OK;
 }
 
 /* Punctuation as Hugging Face tokenizers has it: ASCII's symbols, and Unicode 8's categories with two characters more.
@@ -276,7 +276,7 @@ static wn_status read_decoder_step(struct reader *r, const json_t *object, const
   if (!strcmp(type, "Replace")) {
     WN_TRY(get_string(r, json_object_get(object, "pattern"), "decoder.pattern", "String", &from));
     WN_TRY(get_string(r, object, "decoder", "content", &to));
-    if (!from || strcmp(from, "\xE2\x96\x81") != 0 || !to || strcmp(to, " ") != 0)
+    if (!from || strcmp(from, WN_SPACE_MARK) != 0 || !to || strcmp(to, " ") != 0)
       return unknown(r, "decoder", "Replace of anything but U+2581 by a space");
     if (d->stripped) return unknown(r, "after Strip, the decoder", type);
     rules->marks = true;

@@ -22,6 +22,20 @@ void wn_bytes_clear(struct wn_bytes *b) {
   *b = (struct wn_bytes){0};
 }
 
+bool wn_begins_with_mark(const char *text, size_t bytes) {
+  return bytes >= WN_SPACE_MARK_BYTES && !memcmp(text, WN_SPACE_MARK, WN_SPACE_MARK_BYTES);
+}
+
+wn_status wn_mark_spaces(wn_context *ctx, struct wn_bytes *b, const char *text, size_t bytes) {
+  for (const char *space; (space = memchr(text, ' ', bytes)); text = space + 1) {
+    const size_t n = (size_t)(space - text);
+    WN_TRY(wn_bytes_add(ctx, b, text, n));
+    WN_TRY(wn_bytes_add(ctx, b, WN_SPACE_MARK, WN_SPACE_MARK_BYTES));
+    bytes -= n + 1;
+  }
+  return wn_bytes_add(ctx, b, text, bytes);
+}
+
 wn_status wn_utf8_replace_bad(const char *text, size_t bytes, struct wn_bytes *out) {
   while (bytes > 0) {
     size_t good = bytes;

@@ -142,15 +142,6 @@ static wn_status read_bpe(const struct source *s, struct wn_gguf_vocab *out) {
 
 /* --- SentencePiece: the serialized ModelProto (sentencepiece_model.proto) --- */
 
-/* A user-defined piece with U+2581 for its spaces, as in the model from which llama.cpp's converters wrote the file;
- * there they write spaces. Gemma has such pieces for runs of spaces. */
-static wn_status mark_spaces(wn_context *ctx, struct wn_bytes *marked, const char *text, size_t bytes) {
-  marked->count = 0;
-  for (size_t i = 0; i < bytes; i++)
-    WN_TRY(text[i] == ' ' ? wn_bytes_add(ctx, marked, "\xe2\x96\x81", 3) : wn_bytes_add(ctx, marked, text + i, 1));
-  return WN_OK;
-}
-
 static wn_status put_piece(const struct source *s, struct wn_bytes *model, struct wn_bytes *piece,
                            struct wn_bytes *marked, int32_t id, int32_t unknown) {
   const char *text;
@@ -169,8 +160,11 @@ static wn_status put_piece(const struct source *s, struct wn_bytes *model, struc
     type = WN_PIECE_UNKNOWN;
   else if (type == WN_PIECE_UNKNOWN)
     type = WN_PIECE_UNUSED;
+  /* The model from which llama.cpp's converters wrote the file marks the spaces of user-defined pieces too; in the file
+   * they are spaces. Gemma has such pieces for runs of spaces. */
   if (type == WN_PIECE_USER_DEFINED && memchr(text, ' ', bytes)) {
-    WN_TRY(mark_spaces(s->ctx, marked, text, bytes));
+    marked->count = 0;
+    WN_TRY(wn_mark_spaces(s->ctx, marked, text, bytes));
     text = marked->data;
     bytes = marked->count;
   }
