@@ -7,10 +7,8 @@
 #include <sys/stat.h>
 #include "attention.h"
 #include "load.h"
-#include "recipe.h"
 #include "signals.h"
 #include "files.h"
-#include "ui.h"
 
 void analysis_close(struct analysis *a) {
   wn_data_source_destroy(a->source);
@@ -27,16 +25,14 @@ wn_status analysis_tokenizer(struct analysis *a) {
 /* Makes inputs like those that the encoder was trained on: spans are dropped as the checkpoint's recipe says, or by the
  * defaults. */
 static int analysis_inputs(const struct analysis *a, wn_recipe *recipe) {
-  char path[4096];
-  const struct cli_list none = {0};
+  char kept[CLI_PATH_BYTES];
+  const char *path = cli_recipe_of(NULL, a->model_dir, kept);
   if (!wn_model_config_get(a->model)->encoder.selective)
     return cli_error("%s: the model has no selective encoder (model.encoder.selective)", a->model_dir);
   if (a->rows.long_only || a->rows.document >= 0)
     return cli_usage_error(a->command, "--encoder reads stretches of the token file: not with --long-only");
-  if (cli_join(path, sizeof path, a->model_dir, "recipe.json") && cli_exists(path)) {
-    const int code = cli_recipe_load(a->ctx, path, &none, recipe);
-    if (code) return code;
-  }
+  const int code = path ? cli_recipe_load(a->ctx, path, &(struct cli_list){0}, recipe) : 0;
+  if (code) return code;
   recipe->data.kind = WN_DATA_SPAN_CORRUPTION;
   recipe->data.input_length = a->eval.context ? a->eval.context : wn_model_config_get(a->model)->encoder.context;
   return 0;

@@ -11,7 +11,6 @@
 #include "analyze.h"
 #include "files.h"
 #include "load.h"
-#include "ui.h"
 
 struct kept {
   struct cli_common common;

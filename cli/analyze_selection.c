@@ -2,7 +2,6 @@
  * selected away on a synthetic task. */
 #include "analyze.h"
 
-#include <string.h>
 #include <winnow/selection.h>
 
 /* ---- selection ---- */
@@ -303,12 +302,11 @@ static void task_print(const struct analysis *a, const void *what) {
 int analyze_task(int argc, char **argv) {
   struct task t = {.analysis = ANALYSIS_DEFAULTS, .sequences = 100};
   struct analysis *a = &t.analysis;
-  char kept[4096];
+  char kept[CLI_PATH_BYTES];
   wn_recipe recipe;
   wn_task_selection *r = NULL;
   int code = analysis_open(a, &task_spec, argc, argv, &t);
-  const char *path = t.config;
-  if (!code && !path && cli_join(kept, sizeof kept, a->model_dir, "recipe.json") && cli_exists(kept)) path = kept;
+  const char *path = code ? NULL : cli_recipe_of(t.config, a->model_dir, kept);
   if (!code && !path) code = cli_usage_error(a->command, "%s has no recipe.json: give --config", a->model_dir);
   if (!code) code = cli_recipe_load(a->ctx, path, &t.sets, &recipe);
   if (!code) {

@@ -1,8 +1,6 @@
 /* winnow analyze spans: adaptive and dynamic spans, by head and by token. */
 #include "analyze.h"
 
-#include "ui.h"
-
 static json_t *spans_json(const struct analysis *a, const wn_span_report *r) {
   const wn_span_operations *o = &r->operations;
   json_t *layers = json_array();

@@ -27,16 +27,12 @@ static void sweep_tasks_clear(struct tasks *t) {
   free(t->ids), free(t->items);
 }
 
-/* `prompt` with {content} replaced. */
+/* `prompt` with its {content} replaced. */
 static char *sweep_fill(const char *prompt, const char *content) {
   const char *at = strstr(prompt, "{content}");
   const size_t n = strlen(prompt) + strlen(content) + 1;
   char *out = malloc(n);
-  if (!out) return NULL;
-  if (at)
-    snprintf(out, n, "%.*s%s%s", (int)(at - prompt), prompt, content, at + strlen("{content}"));
-  else
-    snprintf(out, n, "%s", prompt);
+  if (out) snprintf(out, n, "%.*s%s%s", (int)(at - prompt), prompt, content, at + strlen("{content}"));
   return out;
 }
 
@@ -81,18 +77,12 @@ static int sweep_load_tasks(struct analysis *a, const char *path, struct tasks *
   if (analysis_tokenizer(a) != WN_OK) return cli_fail(a->ctx, WN_ERR_IO);
   int code = cli_read_lines(a->ctx, path, &text);
   int64_t line = 0;
-  for (char *at = text, *next; !code && at && *at; at = next) {
-    next = strchr(at, '\n');
-    if (next) *next++ = 0;
-    line++;
-    if (strspn(at, " \t\r") != strlen(at)) {
-      json_error_t error;
-      json_t *object = json_loads(at, JSON_REJECT_DUPLICATES, &error);
-      code = object ? sweep_add_task(a, path, line, object, t)
-                    : cli_error("%s:%" PRId64 ": not JSON: %s", path, line, error.text);
-      json_decref(object);
-    }
-    if (!next) break;
+  for (char *at = text, *one; !code && (one = cli_next_line(&at, &line));) {
+    json_error_t error;
+    json_t *object = json_loads(one, JSON_REJECT_DUPLICATES, &error);
+    code = object ? sweep_add_task(a, path, line, object, t)
+                  : cli_error("%s:%" PRId64 ": not JSON: %s", path, line, error.text);
+    json_decref(object);
   }
   wn_text_free(text);
   if (!code && t->count == 0) code = cli_error("%s: no tasks", path);

@@ -16,9 +16,6 @@ bool cli_policy_named(const char *name, size_t bytes, wn_policy *out);
 enum cli_policy_list { CLI_POLICIES_FINE, CLI_POLICIES_UNKNOWN, CLI_POLICIES_TWICE };
 enum cli_policy_list cli_policy_list(const char *text, wn_policy *list, int *count, const char **bad, int *bytes);
 
-/* Sets the policy, or the combination, of a name that --policy accepts. */
-void cli_policy_set(const char *name, wn_budgets *out);
-
 /* The same for --policies: CLI_GO, or 2 after reporting. */
 int cli_policies_read(const char *command, const char *text, wn_policy list[WN_POLICY_MAX], int *count);
 /* Lists every policy that suits the model with these choices (budgets without tokens); returns their number. Prints a

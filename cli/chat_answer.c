@@ -6,7 +6,6 @@
 #include <unistd.h>
 #include "chat.h"
 #include "signals.h"
-#include "ui.h"
 
 struct drawing {
   const struct chat *chat;

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "chat.h"
-#include "ui.h"
 
 /* --- /set --- */
 

@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include "chat.h"
 #include "files.h"
-#include "ui.h"
 
 #define FILE_LIMIT ((size_t)256 << 20)
 

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 #include "chat.h"
-#include "ui.h"
 
 /* layers [the session's position], free()d by the caller: how many layers hold each token, or with `all` how many
  * key-value heads of all layers. *mean: tokens that a layer holds on average. */

@@ -1,6 +1,5 @@
 /* The turns of a conversation, and the tokens that the session reads of them. */
 #include "chat.h"
-#include "ui.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -2,12 +2,9 @@
 #include "cmd.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <winnow/train.h>
-#include "args.h"
 #include "recipe.h"
 #include "train_run.h"
-#include "ui.h"
 
 /* "KEY=VALUE" settings that come before those of --set, so that --set can change them. */
 struct sets {

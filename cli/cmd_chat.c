@@ -11,7 +11,6 @@
 #include "chat.h"
 #include "chat_input.h"
 #include "signals.h"
-#include "ui.h"
 
 static double chat_rate(int64_t tokens, double seconds) {
   return seconds > 0 ? (double)tokens / seconds : 0;

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <winnow/convert.h>
-#include "args.h"
 #include "recipe.h"
 #include "signals.h"
 #include "ui.h"

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <winnow/data.h>
-#include "args.h"
 #include "sampling.h"
 #include "signals.h"
 #include "ui.h"

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <winnow/train.h>
-#include "args.h"
 #include "estimate.h"
 #include "eval_answers.h"
 #include "eval_tasks.h"
@@ -16,7 +15,6 @@
 #include "signals.h"
 #include "files.h"
 #include "together.h"
-#include "ui.h"
 
 struct request {
   struct cli_common common;
@@ -175,9 +173,8 @@ static int eval_text(wn_context *ctx, const struct request *r, const struct cli_
  * then --set. */
 static int eval_source(wn_context *ctx, struct request *r, wn_model *model, wn_eval_result *result, char *what,
                        size_t what_bytes) {
-  char kept[4096];
-  const char *path = r->config;
-  if (!path && cli_join(kept, sizeof kept, r->load.model, "recipe.json") && cli_exists(kept)) path = kept;
+  char kept[CLI_PATH_BYTES];
+  const char *path = cli_recipe_of(r->config, r->load.model, kept);
   wn_recipe recipe;
   wn_recipe_init(&recipe);
   if (path || r->sets.count) {

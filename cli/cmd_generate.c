@@ -10,14 +10,12 @@
 #include <unistd.h>
 #include <winnow/generate.h>
 #include <winnow/model.h>
-#include "args.h"
 #include "counts.h"
 #include "format.h"
 #include "load.h"
 #include "signals.h"
 #include "spans.h"
 #include "files.h"
-#include "ui.h"
 
 struct request {
   struct cli_common common;
@@ -393,13 +391,8 @@ static int generate_predict_all(wn_context *ctx, struct request *r, struct run *
   if (code) return code;
   FILE *out = cli_open_output(r->out);
   if (!out) return 1;
-  for (char *at = g->text, *next; !code && *at; at = next) {
-    next = at + strcspn(at, "\n");
-    if (*next) *next++ = 0;
-    line++;
-    if (strspn(at, " \t\r") == strlen(at)) continue;
-    code = generate_predict(ctx, r, g, line, at, out);
-  }
+  for (char *at = g->text, *text; !code && (text = cli_next_line(&at, &line));)
+    code = generate_predict(ctx, r, g, line, text, out);
   if (fclose(out) && !code) code = cli_error("%s: %s", r->out, strerror(errno));
   return code;
 }

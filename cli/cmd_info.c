@@ -7,7 +7,6 @@
 #include <sys/sysinfo.h>
 #include <winnow/model.h>
 #include <winnow/verify.h>
-#include "args.h"
 #include "recipe.h"
 #include "ui.h"
 

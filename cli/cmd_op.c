@@ -8,7 +8,6 @@
 #include <string.h>
 #include <winnow/attention.h>
 #include <winnow/kv.h>
-#include "args.h"
 #include "budgets.h"
 #include "ui.h"
 

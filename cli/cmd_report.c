@@ -3,10 +3,8 @@
 #include "cmd.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <winnow/report.h>
-#include "args.h"
 #include "budgets.h"
 #include "signals.h"
 #include "files.h"

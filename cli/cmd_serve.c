@@ -9,12 +9,10 @@
 #include <unistd.h>
 #include <winnow/serve.h>
 #include "access_file.h"
-#include "args.h"
 #include "files.h"
 #include "load.h"
 #include "serve_models.h"
 #include "signals.h"
-#include "ui.h"
 
 struct serve_request {
   struct cli_common common;

@@ -9,12 +9,10 @@
 #include <string.h>
 #include <winnow/report.h>
 #include <winnow/train.h>
-#include "args.h"
 #include "files.h"
 #include "recipe.h"
 #include "signals.h"
 #include "train_run.h"
-#include "ui.h"
 
 enum { SWEEP_AXES = 8, SWEEP_RUNS = 256, SWEEP_NAME = 200, SWEEP_ASSIGNMENT = 400 };
 

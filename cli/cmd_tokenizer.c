@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <winnow/tokenizer.h>
-#include "args.h"
 #include "sampling.h"
 #include "files.h"
 #include "ui.h"

@@ -2,13 +2,10 @@
 #include "cmd.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <winnow/train.h>
-#include "args.h"
 #include "recipe.h"
 #include "together.h"
 #include "train_run.h"
-#include "ui.h"
 
 struct train {
   struct cli_common common;

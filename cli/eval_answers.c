@@ -5,12 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <winnow/answers.h>
-#include "budgets.h"
 #include "estimate.h"
 #include "files.h"
 #include "signals.h"
-#include "ui.h"
 
 int cli_answers_check(const char *command, const struct cli_answers *a) {
   const char *name = a->save                                  ? "save"
@@ -162,7 +159,7 @@ static json_t *grid_json(const char *model, const struct grid *g) {
     json_t *row = json_pack("{s:O}", "setting", json_array_get(g->file, (size_t)i));
     json_t *refused = json_array_get(g->refused, (size_t)i);
     if (json_is_null(refused))
-      json_object_update_missing(row, answers_result_json(model, &g->results[next++]));
+      json_object_update_missing_new(row, answers_result_json(model, &g->results[next++]));
     else
       json_object_set(row, "refused", refused);
     json_array_append_new(list, row);

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "ui.h"
 
 enum { BUDGETS_MAX = 64 };
 

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <winnow/task.h>
 #include "signals.h"
-#include "ui.h"
 
 enum { TASKS_MAX = 64 };
 

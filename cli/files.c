@@ -108,6 +108,17 @@ int cli_read_lines(wn_context *ctx, const char *path, char **out) {
   return cli_error("%s:%lld: a NUL byte; expected lines of text", path, line);
 }
 
+char *cli_next_line(char **at, int64_t *number) {
+  while (**at) {
+    char *line = *at;
+    *at += strcspn(line, "\n");
+    if (**at) *(*at)++ = 0;
+    ++*number;
+    if (line[strspn(line, " \t\r")]) return line;
+  }
+  return NULL;
+}
+
 json_t *cli_read_json(const char *path) {
   char *text;
   size_t bytes;

@@ -34,6 +34,9 @@ FILE *cli_create_private(const char *path);
 int cli_read_text(wn_context *ctx, const char *path, char **out, size_t *bytes);
 /* The same for a text whose lines are used as C strings: a NUL byte in it is refused. */
 int cli_read_lines(wn_context *ctx, const char *path, char **out);
+/* The next line of such a text that is not blank, cut off by a NUL; NULL: there is none. *at moves on, and *number
+ * becomes the line's, from 1. */
+char *cli_next_line(char **at, int64_t *number);
 /* Reads a JSON file that winnow wrote; NULL if it is missing or not JSON. A new reference. */
 json_t *cli_read_json(const char *path);
 

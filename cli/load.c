@@ -2,7 +2,6 @@
 
 #include <string.h>
 #include "files.h"
-#include "ui.h"
 
 /* Loads a draft model, whose tokens must be the model's. */
 static int load_draft(wn_context *ctx, const struct cli_loading *asked, struct cli_loaded *out) {

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <winnow/context.h>
-#include "args.h"
 #include "budgets.h"
 #include "cmd.h"
 #include "files.h"

@@ -9,8 +9,6 @@
 #include "rows.h"
 #include "ui.h"
 
-enum { PRUNE_PATH_BYTES = 4096 };
-
 #define PRUNE_BATCH_OPTION(T, m) CLI_OPTION(T, m, "batch", "N", "rows at a time; 0: 8", .min = 0, .max = 1 << 20)
 
 int prune_search(int argc, char **argv);

@@ -2,7 +2,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <winnow/report.h>
 #include <winnow/task.h>
@@ -157,7 +156,7 @@ static void compare_print_table(const struct compare *c, const wn_prune_comparis
 }
 
 static int compare_save_comparison(wn_context *ctx, const struct compare *c, const wn_prune_comparison *r) {
-  char path[PRUNE_PATH_BYTES], title[256];
+  char path[CLI_PATH_BYTES], title[256];
   wn_status status = WN_OK;
   snprintf(title, sizeof title, "Perplexity by tokens kept per layer, context %" PRId64, r->context);
   if (cli_join(path, sizeof path, c->out, "compare.json")) status = wn_prune_comparison_save_json(ctx, r, path);
@@ -169,7 +168,7 @@ static int compare_save_comparison(wn_context *ctx, const struct compare *c, con
 }
 
 static int compare_print_comparison(const struct compare *c, const wn_prune_comparison *r) {
-  char path[PRUNE_PATH_BYTES];
+  char path[CLI_PATH_BYTES];
   if (c->common.json && cli_join(path, sizeof path, c->out, "compare.json")) return cli_print_json(cli_read_json(path));
   for (int task = -1; task < r->task_count; task++) compare_print_table(c, r, task);
   compare_print_differences(r);
@@ -203,7 +202,7 @@ static int run_compare(wn_context *ctx, struct compare *c) {
     if (!c->dirs[i]) continue;
     if (c->rows.long_only && n == 0) o->data.document_token = cli_rows_token(ctx, &c->rows, NULL, c->dirs[i]);
     status = wn_model_load(ctx, c->dirs[i], NULL, &models[i]);
-    char path[PRUNE_PATH_BYTES];
+    char path[CLI_PATH_BYTES];
     if (status == WN_OK && c->searches[i] && cli_join(path, sizeof path, c->searches[i], "search.json"))
       status = wn_prune_curve_load(ctx, path, &curves[i]);
     if (status == WN_OK) cli_tokens_check(ctx, c->options.data.path, c->dirs[i], models[i]);

@@ -124,7 +124,7 @@ static json_t *search_json(const struct search *s, const wn_prune_curve *c) {
   if (isfinite(c->target_loss)) json_object_set_new(j, "target_perplexity", cli_number(exp(c->target_loss)));
   if (!isnan(c->plain_loss)) json_object_set_new(j, "verified", json_boolean(c->plain_loss == last->search_loss));
   if (last->tuned > 0) {
-    char path[PRUNE_PATH_BYTES];
+    char path[CLI_PATH_BYTES];
     json_object_set_new(j, "tuned_steps", json_integer(last->tuned));
     if (cli_join(path, sizeof path, s->out, "tuned")) json_object_set_new(j, "tuned", cli_text(path));
   }
@@ -202,7 +202,7 @@ static int search_report(const struct search *s, const wn_prune_curve *c) {
 }
 
 static wn_status search_save_curve(wn_context *ctx, const struct search *s, const wn_prune_curve *c) {
-  char path[PRUNE_PATH_BYTES], title[512];
+  char path[CLI_PATH_BYTES], title[512];
   wn_status status = WN_OK;
   if (c->count < 1) return WN_OK;
   snprintf(title, sizeof title, "%s: budgets found by search, policy %s", s->model, s->policy);
@@ -270,18 +270,17 @@ static int check_search(struct search *s, int code) {
 
 /* Reads the recipe for fine-tuning: --config, or the checkpoint's own; then --set. */
 static int search_read_recipe(wn_context *ctx, struct search *s, wn_recipe *recipe) {
-  char kept[PRUNE_PATH_BYTES];
-  const char *path = s->config;
+  char kept[CLI_PATH_BYTES];
+  const char *path = cli_recipe_of(s->config, s->model, kept);
   if (!s->options.finetune.steps && !s->options.finetune.after) return 0;
-  if (!path && (!cli_join(kept, sizeof kept, s->model, "recipe.json") || !cli_exists(kept)))
-    return cli_error("%s has no recipe.json to fine-tune by: give --config", s->model);
+  if (!path) return cli_error("%s has no recipe.json to fine-tune by: give --config", s->model);
   s->options.finetune.checkpoint = s->model;
   s->options.finetune.recipe = recipe;
-  return cli_recipe_load(ctx, path ? path : kept, &s->sets, recipe);
+  return cli_recipe_load(ctx, path, &s->sets, recipe);
 }
 
 static bool search_is_saved(const struct search *s) {
-  char path[PRUNE_PATH_BYTES];
+  char path[CLI_PATH_BYTES];
   return cli_join(path, sizeof path, s->out, "search.json") && cli_exists(path);
 }
 

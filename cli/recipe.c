@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "files.h"
@@ -49,17 +48,15 @@ wn_check cli_check_of(const char *given) {
   return strcmp(given, "yes") == 0 ? WN_CHECK_YES : WN_CHECK_NO;
 }
 
-wn_weights cli_weights_of(const char *given) {
+static wn_weights weights_of(const char *given) {
   if (!given || strcmp(given, "auto") == 0) return WN_WEIGHTS_AUTO;
   return strcmp(given, "file") == 0 ? WN_WEIGHTS_FILE : WN_WEIGHTS_BFLOAT16; /* bf16 or bfloat16 */
 }
 
 wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, const char *weights, const char *adapter,
                          wn_model **out) {
-  const wn_model_load_options options = {.size = sizeof options,
-                                         .check_tensors = cli_check_of(check),
-                                         .weights = cli_weights_of(weights),
-                                         .adapter = adapter};
+  const wn_model_load_options options = {
+      .size = sizeof options, .check_tensors = cli_check_of(check), .weights = weights_of(weights), .adapter = adapter};
   return wn_model_load(ctx, path, &options, out);
 }
 
@@ -99,6 +96,11 @@ void cli_tokens_check(wn_context *ctx, const char *file, const char *dir, const 
     cli_warning("%s: the tokens are of a vocabulary of %" JSON_INTEGER_FORMAT ", those of %s of %" JSON_INTEGER_FORMAT
                 "; its losses say nothing",
                 path, theirs, dir, ours);
+}
+
+const char *cli_recipe_of(const char *given, const char *dir, char kept[CLI_PATH_BYTES]) {
+  if (given) return given;
+  return cli_join(kept, CLI_PATH_BYTES, dir, "recipe.json") && cli_exists(kept) ? kept : NULL;
 }
 
 int cli_recipe_load(wn_context *ctx, const char *path, const struct cli_list *sets, wn_recipe *out) {

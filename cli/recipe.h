@@ -8,6 +8,8 @@
 #include <winnow/train.h>
 #include "args.h"
 
+enum { CLI_PATH_BYTES = 4096 };
+
 /* The text of wn_recipe_help with a title, malloc'd: for cli_spec.more_help. */
 char *cli_recipe_keys(void);
 /* "dir/name" into out; false when it does not fit. */
@@ -35,7 +37,6 @@ wn_check cli_check_of(const char *given);
       .choices = "auto|file|bf16|bfloat16")
 #define CLI_ADAPTER_OPTION(T, m)                                                                                       \
   CLI_OPTION(T, m, "adapter", "DIR", "low-rank updates that peft saved, added to the model's projections")
-wn_weights cli_weights_of(const char *given);
 wn_status cli_model_load(wn_context *ctx, const char *path, const char *check, const char *weights, const char *adapter,
                          wn_model **out);
 /* Loads the given tokenizer, else the one in the model's folder `dir`; refuses one with more tokens than the model. 0,
@@ -47,6 +48,9 @@ int cli_tokenizer_to_repeat(wn_context *ctx, const wn_budgets *budgets, const ch
 /* Warns if, by the data.json beside a token file, the file was made with a vocabulary of another size than the model's
  * tokenizer, so that its ids mean other text. file NULL: nothing to check. */
 void cli_tokens_check(wn_context *ctx, const char *file, const char *dir, const wn_model *model);
+/* The recipe to use: the given one, else the recipe.json of a checkpoint's folder, whose path goes to `kept`; NULL:
+ * there is none. */
+const char *cli_recipe_of(const char *given, const char *dir, char kept[CLI_PATH_BYTES]);
 /* Loads a recipe: path or defaults, then sets. 0, or the exit code after reporting. */
 int cli_recipe_load(wn_context *ctx, const char *path, const struct cli_list *sets, wn_recipe *out);
 

@@ -1,10 +1,8 @@
 #include "sampling.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <winnow/model.h>
 #include "ui.h"
 
 void cli_sampling_init(struct cli_sampling *s) {

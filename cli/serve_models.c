@@ -4,8 +4,6 @@
 #include <string.h>
 
 #include "files.h"
-#include "recipe.h"
-#include "ui.h"
 
 /* Where the path begins in NAME=PATH; a path may have "=" as well. */
 static const char *models_path(const char *item) {

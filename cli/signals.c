@@ -2,7 +2,6 @@
 
 #include <signal.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -25,14 +25,14 @@ static int32_t spans_sentinel_of(const struct cli_spans *s, int32_t id) {
 
 int cli_spans_open(wn_context *ctx, const char *config, const char *dir, const wn_model *model, const wn_tokenizer *tok,
                    struct cli_spans *out) {
-  char own[4096];
+  char kept[CLI_PATH_BYTES];
+  const char *path = cli_recipe_of(config, dir, kept);
   wn_recipe recipe;
-  if (!config && (!cli_join(own, sizeof own, dir, "recipe.json") || !cli_exists(own)))
+  if (!path)
     return cli_error(
         "%s has no recipe.json, which holds an encoder-decoder's sentinels, start and end tokens; give the "
         "recipe it was trained with by --config",
         dir);
-  const char *path = config ? config : own;
   const int code = cli_recipe_load(ctx, path, &(struct cli_list){0}, &recipe);
   if (code) return code;
   if (recipe.data.kind != WN_DATA_SPAN_CORRUPTION)

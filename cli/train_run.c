@@ -4,10 +4,8 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 #include "signals.h"
 #include "estimate.h"
-#include "ui.h"
 
 struct watch {
   const struct cli_common *common;

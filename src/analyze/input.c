@@ -1,9 +1,6 @@
 /* A pass over a text or a source for analyses, and its control tokens and padding. */
 #include "analyze/input.h"
 
-#include <string.h>
-
-#include "base/error.h"
 #include "base/options.h"
 
 #define PASS_TOKENS 8192 /* of a batch, if the caller does not give its size, */

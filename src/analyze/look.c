@@ -1,14 +1,12 @@
 /* What heads attend to: similarity of values and outputs, entropy, sinks, distances. They are computed from each row's
  * weights while the attention runs (ops/attention.h: look); 64 rows are held at a time. Cost: an evaluation, and one
  * logarithm per weight. */
-#include "base/arrays.h"
 #include "analyze/input.h"
 #include "attention/registry.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
 #include "ops/attention.h"

@@ -3,13 +3,11 @@
  * The attention counts (ops/attention.h: look); here counts go into histograms, exact up to 32 tokens, with 16 bins per
  * octave beyond. Cost: one increment per count, L H T tau_count of them per sequence, compared with L H T T/2
  * weights. */
-#include "base/arrays.h"
 #include "analyze/input.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
 #include "ops/attention.h"
@@ -90,18 +88,13 @@ static void meaning_on_attention(void *user, const struct wn_run *run, int64_t l
   (void)l;
   if (w->status != WN_OK) return;
   if (run->B > w->B || run->T > w->T || !w->count) { /* when the workspace is made */
-    size_t bytes;
-    void *memory;
     wn_free(w->count);
     w->count = NULL, w->B = run->B, w->T = run->T;
     w->status = wn_analysis_batch_reserve(w->ctx, &w->batch, run->B, run->T);
+    if (w->status == WN_OK)
+      w->status = wn_alloc_array(w->ctx, "counts of a layer", (size_t)(run->B * run->T),
+                                 (size_t)(w->r->heads * w->r->tau_count) * sizeof *w->count, &w->count);
     if (w->status != WN_OK) return;
-    if (!wn_mul_size((size_t)(run->B * run->T), (size_t)(w->r->heads * w->r->tau_count) * sizeof(int32_t), &bytes))
-      w->status = wn_fail(w->ctx, WN_ERR_MEMORY, "meaningful attention: counts of a batch are too large");
-    else
-      w->status = wn_alloc(w->ctx, "counts of a layer", bytes, &memory);
-    if (w->status != WN_OK) return;
-    w->count = memory;
   }
   a->look.n = w->r->tau_count;
   a->look.tau = w->r->taus;

@@ -14,13 +14,11 @@
 #include <string.h>
 
 #include "base/arrays.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
 #include "data/source.h"
 #include "model/layer.h"
 #include "ops/attention.h"
-#include "train/eval.h"
 
 #define ONE 1099511627776.0 /* 2^40 */
 

@@ -5,7 +5,6 @@
 #include <math.h>
 
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/misuse.h"
 
 /* Compares layer l of a with layer k of b over the cells that have pairs in both, on and below the diagonal (of

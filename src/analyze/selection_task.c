@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/arrays.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "winnow/selection.h"
 

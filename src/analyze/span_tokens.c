@@ -2,11 +2,6 @@
  * order of the text, and their means where words begin. Cost: an evaluation, and 4 L H bytes per token. */
 #include "analyze/input.h"
 
-#include <string.h>
-
-#include "attention/registry.h"
-#include "base/alloc.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "model/layer.h"
 #include "train/eval.h"

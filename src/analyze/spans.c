@@ -4,11 +4,8 @@
 #include "analyze/input.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "attention/registry.h"
-#include "base/alloc.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "model/config.h"
 #include "model/layer.h"
@@ -109,13 +106,8 @@ static wn_status span_take_static(wn_context *ctx, const struct wn_model *model,
 
 static wn_status span_take_dynamic(wn_context *ctx, struct wn_model *model, const wn_analysis_input *input,
                                    wn_span_report *r) {
-  size_t bytes;
-  void *memory;
-  if (!wn_mul_size((size_t)(r->layers * r->heads), sizeof(struct tally), &bytes))
-    return wn_fail(ctx, WN_ERR_MEMORY, "histograms of %lld layers and %lld heads are too large", (long long)r->layers,
-                   (long long)r->heads);
-  WN_TRY(wn_alloc(ctx, "histograms of spans", bytes, &memory));
-  struct watch w = {.model = model, .tally = memory};
+  struct watch w = {.model = model};
+  WN_TRY(WN_ALLOC(ctx, "histograms of spans", r->layers * r->heads, &w.tally));
   const struct wn_layer_observer observer = {.layer = span_on_layer, .batch = span_on_batch, .user = &w};
   wn_eval_result result;
   wn_status status = input->source ? wn_eval_observed(ctx, model, input->source, input->options, &observer, &result)
@@ -133,7 +125,7 @@ static wn_status span_take_dynamic(wn_context *ctx, struct wn_model *model, cons
     head->quantile[4] = r->limit * t->largest;
     r->tokens = t->tokens;
   }
-  wn_free(memory);
+  wn_free(w.tally);
   return status;
 }
 

@@ -1,11 +1,9 @@
 /* Which tokens a cache under a budget keeps, and for how long, from the evictions of an evaluation under each policy.
  * Cost: an evaluation per policy, and one step per token's eviction. */
-#include "base/arrays.h"
 #include "analyze/input.h"
 
 #include <string.h>
 
-#include "base/error.h"
 #include "base/misuse.h"
 #include "ops/attention.h"
 

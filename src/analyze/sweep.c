@@ -2,10 +2,7 @@
  * Cost: for every share an evaluation of the text and a decoding of each task, and both twice more. */
 #include "analyze/input.h"
 
-#include <string.h>
-
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
 #include "winnow/generate.h"

@@ -1,8 +1,6 @@
 /* The "data" object of a recipe: defaults, table, checks, and what a synthetic task requires of its model. Tasks:
  * Leviathan, Kalman, Matias, arXiv 2410.02703, appendix A.1, and A.2 of its extended version. */
 #include "data/config.h"
-#include "base/error.h"
-#include "base/limits.h"
 #include "base/misuse.h"
 #include "data/span_corruption.h"
 

@@ -13,7 +13,6 @@
 #include "base/file.h"
 #include "base/open.h"
 #include "base/text.h"
-#include "text/tokenizer.h"
 
 static bool inputs_named(const char *path, const char *const ends[3]) {
   for (int i = 0; i < 3; i++)

@@ -3,7 +3,6 @@
  * Until the end, the token files lie in DIR/.prepare. Whenever an input is finished they are synced and state.json
  * there says how far they go, but not so often that this takes more than a twentieth of the time. The same call then
  * goes on after those inputs. */
-#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fields.h"

@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "base/open.h"
 #include "base/text.h"
-#include "data/inflate.h"
 
 #include <inttypes.h>
 #include <string.h>

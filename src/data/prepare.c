@@ -5,14 +5,11 @@
  * computed from byte counts that include the text and one byte per document for this separator, since its token is
  * predicted like any other. */
 #include "base/alloc.h"
-#include "base/context.h"
-#include "base/error.h"
 #include "base/fields.h"
 #include "base/misuse.h"
 #include "base/open.h"
 #include "base/options.h"
 #include "base/rng.h"
-#include "base/text.h"
 #include "data/lines.h"
 #include "data/prepare.h"
 #include "text/utf8.h"

@@ -19,7 +19,6 @@
  * padding. */
 #include "base/options.h"
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "base/rng.h"
 #include "data/config.h"

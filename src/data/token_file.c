@@ -8,10 +8,8 @@
  * is noticed at once. */
 #include "data/token_file.h"
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "data/inputs.h"
-#include "io/checksum.h"
 #include "io/folder.h"
 
 #include <inttypes.h>

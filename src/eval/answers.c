@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/estimate.h"
 #include "base/fingerprint.h"
@@ -15,8 +14,6 @@
 #include "dist/dist.h"
 #include "eval/answers_run.h"
 #include "kv/budgets.h"
-#include "model/model.h"
-#include "text/normalize.h"
 #include "text/tokenizer.h"
 #include "winnow/generate.h"
 

@@ -2,7 +2,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "eval/answers_run.h"
 
 const char *const wn_answer_names[WN_ANSWER_NUMBERS] = {

@@ -7,12 +7,9 @@
  * Settings of budgets that read a context alike (wn_session_shares_reading) share its reading: each takes it over, and
  * is compressed by itself. Up to `together` answers are written at a time; each gets, to the bit, what it gets alone.
  */
-#include <math.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/clock.h"
-#include "base/error.h"
 #include "decode/session.h"
 #include "eval/answers_run.h"
 #include "model/model.h"

@@ -6,24 +6,11 @@
 #include <string.h>
 
 static const char *task_json_kind(const json_t *value) {
-  if (!value) return "nothing";
-  switch (json_typeof(value)) {
-  case JSON_OBJECT:
-    return "an object";
-  case JSON_ARRAY:
-    return "a list";
-  case JSON_STRING:
-    return "a text";
-  case JSON_INTEGER:
-  case JSON_REAL:
-    return "a number";
-  case JSON_TRUE:
-  case JSON_FALSE:
-    return "true or false";
-  case JSON_NULL:
-    return "null";
-  }
-  return "something else";
+  static const char *const kinds[] = {
+      [JSON_OBJECT] = "an object",    [JSON_ARRAY] = "a list",  [JSON_STRING] = "a text",
+      [JSON_INTEGER] = "a number",    [JSON_REAL] = "a number", [JSON_TRUE] = "true or false",
+      [JSON_FALSE] = "true or false", [JSON_NULL] = "null"};
+  return value ? kinds[json_typeof(value)] : "nothing";
 }
 
 wn_status wn_task_text(wn_context *ctx, const struct wn_question *q, const json_t *line, const char *field,
@@ -89,9 +76,10 @@ wn_status wn_task_ask(wn_context *ctx, struct wn_question *q, const char *contex
   return WN_OK;
 }
 
-wn_status wn_task_ask_list(wn_context *ctx, struct wn_question *q, const char *context, const json_t *choices) {
+wn_status wn_task_ask_list(wn_context *ctx, struct wn_question *q, const char *context, const char *delimiter,
+                           const json_t *choices) {
   for (size_t i = 0; i < json_array_size(choices); i++)
-    WN_TRY(wn_task_ask(ctx, q, context, " ", json_string_value(json_array_get(choices, i))));
+    WN_TRY(wn_task_ask(ctx, q, context, delimiter, json_string_value(json_array_get(choices, i))));
   return WN_OK;
 }
 

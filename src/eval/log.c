@@ -1,6 +1,5 @@
 /* The log of an evaluation. */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -3,11 +3,9 @@
  * part of the continuation. */
 #include "eval/questions.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/fields.h"
-#include "base/file.h"
 #include "text/utf8.h"
 
 void wn_questions_clear(struct wn_questions *q) {
@@ -163,7 +161,7 @@ wn_status wn_questions_read(wn_context *ctx, const struct wn_task_row *task, con
     status = wn_question_line_next(ctx, &lines, where, &line);
     if (status != WN_OK || !line) break;
     wn_question_clear(q);
-    status = task->read(ctx, line, q);
+    status = wn_task_read(ctx, task, line, q);
     json_decref(line);
     if (status == WN_OK) status = question_add(ctx, &reader, q);
   }

@@ -2,7 +2,6 @@
 #include "base/misuse.h"
 #include "base/options.h"
 #include "eval/run.h"
-#include "model/model.h"
 
 /* Adds one request, cut so that `context` tokens are read and one more is scored. */
 static wn_status request_add(wn_context *ctx, const wn_model *model, int64_t context, const wn_request *from,

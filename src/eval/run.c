@@ -12,9 +12,7 @@
  * A session whose budgets reach its capacity has the same bits as one without budgets. So questions that fit into the
  * budgets are batched apart from those that do not, and sessions under budgets have exactly the capacity that is
  * needed. */
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/arrays.h"
 #include "dist/dist.h"

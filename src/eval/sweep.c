@@ -4,7 +4,6 @@
  * question whose rows all fit is answered once, without budgets, and the answer is used for every budget and policy
  * into which it fits. */
 #include <math.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/estimate.h"

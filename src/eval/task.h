@@ -1,5 +1,4 @@
-/* The internals of tasks. Each task is a struct wn_task_row, whose `read` turns a line of the task's file into
- * requests. */
+/* The internals of tasks. Each is a struct wn_task_row, a row of tasks.c. */
 #ifndef WN_EVAL_TASK_H
 #define WN_EVAL_TASK_H
 
@@ -22,30 +21,19 @@ struct wn_question {
   } requests[WN_TASK_CHOICES];
 };
 
+enum { WN_TASK_FORMS = 3 };
 struct wn_task_row {
   wn_task_info info;
-  wn_status (*read)(wn_context *ctx, const json_t *line, struct wn_question *q);
+  wn_status (*read)(wn_context *ctx, const json_t *line, struct wn_question *q); /* NULL: by the fields below */
+  /* Texts in which {field} stands for a field of the line. Without choices these are the texts of the field `list`, or
+   * without one, wn_task_labelled's. */
+  const char *context, *choices[WN_TASK_FORMS], *list;
+  const char *gold; /* the field with the number of the right choice, counted from `first` */
+  int first;
 };
-
-#define WN_TASKS(TASK)                                                                                                 \
-  TASK(hellaswag)                                                                                                      \
-  TASK(arc_easy)                                                                                                       \
-  TASK(arc_challenge)                                                                                                  \
-  TASK(piqa)                                                                                                           \
-  TASK(commonsense_qa)                                                                                                 \
-  TASK(openbookqa)                                                                                                     \
-  TASK(boolq)                                                                                                          \
-  TASK(lambada_openai)                                                                                                 \
-  TASK(social_iqa)                                                                                                     \
-  TASK(winogrande)                                                                                                     \
-  TASK(copa)                                                                                                           \
-  TASK(wsc273)                                                                                                         \
-  TASK(choices)
-#define WN_TASK_DECLARE(name) extern const struct wn_task_row wn_task_##name;
-WN_TASKS(WN_TASK_DECLARE)
-
-#define WN_METRICS_ACC (1u << WN_METRIC_ACC)
-#define WN_METRICS_NORM (WN_METRICS_ACC | 1u << WN_METRIC_ACC_NORM | 1u << WN_METRIC_ACC_BYTES)
+const struct wn_task_row *wn_task_row(const char *name); /* NULL: there is none */
+/* Turns a line of the task's file into requests. */
+wn_status wn_task_read(wn_context *ctx, const struct wn_task_row *task, const json_t *line, struct wn_question *q);
 
 /* --- reading a line; error messages name the field --- */
 
@@ -61,15 +49,15 @@ wn_status wn_task_list(wn_context *ctx, const struct wn_question *q, const json_
 /* Adds a request. The continuation is the delimiter and then `text`. */
 wn_status wn_task_ask(wn_context *ctx, struct wn_question *q, const char *context, const char *delimiter,
                       const char *text);
-/* The same for each text of a list. */
-wn_status wn_task_ask_list(wn_context *ctx, struct wn_question *q, const char *context, const json_t *choices);
+/* The same for each text of a list; NULL: none. */
+wn_status wn_task_ask_list(wn_context *ctx, struct wn_question *q, const char *context, const char *delimiter,
+                           const json_t *choices);
 /* {"choices": {"text": [..], "label": [..]}, "answerKey"}, as in ARC, OpenBookQA and CommonsenseQA: gives the texts and
  * sets gold from the label. */
 wn_status wn_task_labelled(wn_context *ctx, struct wn_question *q, const json_t *line, const json_t **texts);
 /* Text without white space at both ends, as Python's strip does for ASCII. */
 void wn_task_strip(const char *text, const char **begin, size_t *bytes);
-const struct wn_task_row *wn_task_row(const char *name); /* NULL: there is none */
-void wn_question_clear(struct wn_question *q);           /* frees its texts; it may be filled again */
+void wn_question_clear(struct wn_question *q); /* frees its texts; it may be filled again */
 
 /* Formats a text; WN_ERR_MEMORY if memory ran out. */
 __attribute__((format(printf, 3, 4))) wn_status wn_task_format(wn_context *ctx, struct wn_text *out, const char *format,

@@ -1,5 +1,4 @@
 /* The log of a task: its questions with their sums. */
-#include <string.h>
 
 #include "base/fingerprint.h"
 #include "eval/questions.h"

@@ -4,16 +4,11 @@
  * shape. Ranks must be those of adapter_config.json. Keys there that ask for more than W + alpha/r B A are refused. */
 #include "formats/adapter.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
-#include "base/alloc.h"
-#include "base/error.h"
 #include "base/fields.h"
 #include "base/text.h"
 #include "io/folder.h"
-#include "model/params.h"
 
 struct adapter_map {
   struct wn_param row; /* ours */

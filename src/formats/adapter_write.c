@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/alloc.h"
-#include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
 #include "formats/adapter.h"

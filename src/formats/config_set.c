@@ -2,7 +2,6 @@
 #include "formats/config_set.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <string.h>
 
 #include "attention/registry.h"

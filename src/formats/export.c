@@ -7,7 +7,6 @@
 #include "formats/export.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "base/fields.h"
@@ -19,7 +18,6 @@
 #include "model/run.h"
 #include "text/declared.h"
 #include "text/tokenizer.h"
-#include "winnow/tokenizer.h"
 
 enum { PATH_BYTES = 4096 };
 

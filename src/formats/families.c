@@ -2,7 +2,6 @@
 #include "formats/families.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/text.h"
 

@@ -11,14 +11,16 @@
 
 /* ---- reading ---- */
 
-const wn_gguf_value *wn_gguf_keys_find(const struct wn_gguf_keys *k, const char *key, char full[WN_GGUF_KEY_BYTES]) {
+/* Finds a key of the architecture; `full` receives its whole name. NULL when absent. */
+static const wn_gguf_value *gguf_keys_find(const struct wn_gguf_keys *k, const char *key,
+                                           char full[WN_GGUF_KEY_BYTES]) {
   snprintf(full, WN_GGUF_KEY_BYTES, "%s.%s", k->architecture, key);
   return wn_gguf_value_find(k->file, full);
 }
 
 wn_status wn_gguf_keys_int(const struct wn_gguf_keys *k, const char *key, int64_t otherwise, int64_t *out) {
   char full[WN_GGUF_KEY_BYTES];
-  const wn_gguf_value *v = wn_gguf_keys_find(k, key, full);
+  const wn_gguf_value *v = gguf_keys_find(k, key, full);
   *out = otherwise;
   if (!v && otherwise >= 0) return WN_OK;
   if (!v) return wn_fail(k->ctx, WN_ERR_CONFIG, "%s: key \"%s\" is missing", k->where, full);
@@ -37,7 +39,7 @@ wn_status wn_gguf_keys_int(const struct wn_gguf_keys *k, const char *key, int64_
 
 wn_status wn_gguf_keys_real(const struct wn_gguf_keys *k, const char *key, double otherwise, double *out) {
   char full[WN_GGUF_KEY_BYTES];
-  const wn_gguf_value *v = wn_gguf_keys_find(k, key, full);
+  const wn_gguf_value *v = gguf_keys_find(k, key, full);
   int64_t n;
   *out = otherwise;
   if (!v) return WN_OK;
@@ -190,7 +192,7 @@ wn_status wn_gguf_keys_rope(const struct wn_gguf_keys *k, wn_model_config *c) {
   WN_TRY(wn_gguf_keys_real(k, "rope.freq_base", 10000, &c->rope_theta));
   WN_TRY(wn_gguf_keys_int(k, "rope.dimension_count", c->head_size, &c->rope_size));
   if (c->rope_size == c->head_size) c->rope_size = 0;
-  const wn_gguf_value *v = wn_gguf_keys_find(k, "rope.scaling.type", full);
+  const wn_gguf_value *v = gguf_keys_find(k, "rope.scaling.type", full);
   if (v && !wn_gguf_keys_text(v, type, sizeof type))
     return wn_fail(k->ctx, WN_ERR_CONFIG, "%s: \"%s\" is not a text", k->where, full);
   WN_TRY(wn_gguf_keys_real(k, "rope.scale_linear", 0, &linear));

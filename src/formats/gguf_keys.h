@@ -17,8 +17,6 @@ struct wn_gguf_keys {
   const struct wn_tensors *tensors;
 };
 
-/* Finds a key of the architecture; `full` receives its whole name. NULL when absent. */
-const wn_gguf_value *wn_gguf_keys_find(const struct wn_gguf_keys *keys, const char *key, char full[WN_GGUF_KEY_BYTES]);
 /* Reads a whole number of at least 0, or a list of equal numbers (some programs write one per layer). otherwise: the
  * value if the key is missing; negative: it must not be missing. */
 wn_status wn_gguf_keys_int(const struct wn_gguf_keys *keys, const char *key, int64_t otherwise, int64_t *out);

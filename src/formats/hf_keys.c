@@ -50,6 +50,12 @@ wn_status wn_hf_flag(const struct wn_hf_keys *k, const char *key, bool otherwise
   return WN_OK;
 }
 
+wn_status wn_hf_not(const struct wn_hf_keys *k, const char *key, const char *why) {
+  bool set;
+  WN_TRY(wn_hf_flag(k, key, false, &set));
+  return set ? wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"%s\" is true; %s", k->where, key, why) : WN_OK;
+}
+
 wn_status wn_hf_text(const struct wn_hf_keys *k, const char *key, const char *otherwise, const char **out) {
   const json_t *v = wn_hf_find(k, key);
   *out = otherwise;
@@ -77,13 +83,8 @@ wn_status wn_hf_refuse(const struct wn_hf_keys *k, const char *const *read) {
       return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"%s\" asks for %s, which is not supported", k->where,
                      known[i].key, known[i].what);
   }
-  bool encoder, cross;
-  WN_TRY(wn_hf_flag(k, "is_encoder_decoder", false, &encoder));
-  WN_TRY(wn_hf_flag(k, "add_cross_attention", false, &cross));
-  if (encoder || cross)
-    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"%s\" is true; decoders alone are read", k->where,
-                   encoder ? "is_encoder_decoder" : "add_cross_attention");
-  return WN_OK;
+  WN_TRY(wn_hf_not(k, "is_encoder_decoder", "decoders alone are read"));
+  return wn_hf_not(k, "add_cross_attention", "decoders alone are read");
 }
 
 wn_status wn_hf_sizes(const struct wn_hf_keys *k, int64_t kv_heads, int64_t head_size, wn_model_config *c) {

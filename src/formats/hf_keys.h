@@ -24,6 +24,8 @@ wn_status wn_hf_int(const struct wn_hf_keys *keys, const char *key, int64_t othe
 wn_status wn_hf_count(const struct wn_hf_keys *keys, const char *key, int64_t *out);
 wn_status wn_hf_real(const struct wn_hf_keys *keys, const char *key, double otherwise, double *out);
 wn_status wn_hf_flag(const struct wn_hf_keys *keys, const char *key, bool otherwise, bool *out);
+/* Refuses a flag that is true; why: the end of the message. */
+wn_status wn_hf_not(const struct wn_hf_keys *keys, const char *key, const char *why);
 /* *out is borrowed from the object. */
 wn_status wn_hf_text(const struct wn_hf_keys *keys, const char *key, const char *otherwise, const char **out);
 /* Reads what wn_hf_put_sizes writes, and the vocabulary, the context and the norm's epsilon. kv_heads: used if

@@ -2,7 +2,6 @@
  * the keys, and resolves the result by winnow's rules. */
 #include <string.h>
 
-#include "base/error.h"
 #include "formats/import.h"
 #include "model/config.h"
 

@@ -3,7 +3,6 @@
 #include "formats/names.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/text.h"
 

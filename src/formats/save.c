@@ -1,7 +1,5 @@
 /* Saves a model as a checkpoint of winnow: config.json, model.safetensors and the tokenizer's files in one folder.
  * export.c writes other programs' formats. */
-#include <stdio.h>
-#include <string.h>
 
 #include "base/file.h"
 #include "base/misuse.h"

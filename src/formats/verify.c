@@ -10,7 +10,6 @@
 
 #include "base/alloc.h"
 #include "base/context.h"
-#include "base/error.h"
 #include "base/file.h"
 #include "base/misuse.h"
 #include "base/open.h"

@@ -4,7 +4,6 @@
  * memory (docs/real-models.md has the figures). */
 #include "io/finite.h"
 
-#include <stdint.h>
 #include <string.h>
 
 enum { RUN = 4096 }; /* numbers checked before looking at the result */

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/file.h"
 #include "base/limits.h"
 #include "base/misuse.h"
@@ -61,23 +60,17 @@ static wn_status gguf_take(struct cursor *c, const char *what, uint64_t bytes, c
   return WN_OK;
 }
 
-static wn_status take_u32(struct cursor *c, const char *what, uint32_t *out) {
+#define TAKE(c, what, out) gguf_take_number(c, what, sizeof *(out), out)
+static wn_status gguf_take_number(struct cursor *c, const char *what, size_t bytes, void *out) {
   const void *p = NULL;
-  WN_TRY(gguf_take(c, what, sizeof *out, &p));
-  memcpy(out, p, sizeof *out);
-  return WN_OK;
-}
-
-static wn_status take_u64(struct cursor *c, const char *what, uint64_t *out) {
-  const void *p = NULL;
-  WN_TRY(gguf_take(c, what, sizeof *out, &p));
-  memcpy(out, p, sizeof *out);
+  WN_TRY(gguf_take(c, what, bytes, &p));
+  memcpy(out, p, bytes);
   return WN_OK;
 }
 
 static wn_status take_string(struct cursor *c, const char *what, const char **out, uint64_t *bytes) {
   const void *p = NULL;
-  WN_TRY(take_u64(c, what, bytes));
+  WN_TRY(TAKE(c, what, bytes));
   WN_TRY(gguf_take(c, what, *bytes, &p));
   *out = p;
   return WN_OK;
@@ -100,14 +93,14 @@ static wn_status take_name(struct cursor *c, const char *what, char **out) {
 static wn_status read_strings(struct cursor *c, wn_gguf_value *v) {
   /* Each element takes at least 8 bytes, which limits what is allocated. */
   if (v->count > (uint64_t)(c->end - c->at) / 8) return truncated(c, v->key);
-  void *offsets;
-  WN_TRY(wn_alloc(c->ctx, "places of strings", (size_t)v->count * sizeof(uint64_t), &offsets));
+  uint64_t *offsets;
+  WN_TRY(WN_ALLOC(c->ctx, "places of strings", v->count, &offsets));
   v->offsets = offsets;
   v->place = c->at;
   for (uint64_t i = 0; i < v->count; i++) {
     const char *text;
     uint64_t bytes;
-    ((uint64_t *)offsets)[i] = (uint64_t)(c->at - (const uint8_t *)v->place);
+    offsets[i] = (uint64_t)(c->at - (const uint8_t *)v->place);
     WN_TRY(take_string(c, v->key, &text, &bytes));
   }
   return WN_OK;
@@ -118,12 +111,12 @@ static wn_status read_value(struct cursor *c, wn_gguf_value *v) {
   WN_TRY(take_name(c, "a key", &key));
   v->key = key;
   uint32_t type;
-  WN_TRY(take_u32(c, key, &type));
+  WN_TRY(TAKE(c, key, &type));
   v->count = 1;
   v->is_array = type == TYPE_ARRAY;
   if (v->is_array) {
-    WN_TRY(take_u32(c, key, &type));
-    WN_TRY(take_u64(c, key, &v->count));
+    WN_TRY(TAKE(c, key, &type));
+    WN_TRY(TAKE(c, key, &v->count));
   }
   if (type >= VALUE_TYPES || type == TYPE_ARRAY)
     return wn_fail(c->ctx, WN_ERR_FORMAT, "%s: the value of \"%.200s\" has type %u, which is not known%s", c->file, key,
@@ -141,20 +134,20 @@ static wn_status gguf_read_tensor(struct cursor *c, wn_gguf_tensor *t, uint64_t 
   uint32_t ndim, number;
   WN_TRY(take_name(c, "a tensor's name", &name));
   t->name = name;
-  WN_TRY(take_u32(c, name, &ndim));
+  WN_TRY(TAKE(c, name, &ndim));
   if (ndim < 1 || ndim > WN_GGUF_MAX_DIMS)
     return wn_fail(c->ctx, WN_ERR_FORMAT, "%s: tensor \"%.200s\": %u dimensions; expected 1 to %d", c->file, name, ndim,
                    WN_GGUF_MAX_DIMS);
   t->ndim = (int)ndim;
   for (int d = t->ndim - 1; d >= 0; d--) {
     uint64_t size;
-    WN_TRY(take_u64(c, name, &size));
+    WN_TRY(TAKE(c, name, &size));
     if (size < 1 || size > INT64_MAX)
       return wn_fail(c->ctx, WN_ERR_FORMAT, "%s: tensor \"%.200s\": dimension %d is %llu", c->file, name, d,
                      (unsigned long long)size);
     t->shape[d] = (int64_t)size;
   }
-  WN_TRY(take_u32(c, name, &number));
+  WN_TRY(TAKE(c, name, &number));
   if (!wn_gguf_type_find(number, &t->type))
     return wn_fail(
         c->ctx, WN_ERR_UNSUPPORTED,
@@ -171,7 +164,7 @@ static wn_status gguf_read_tensor(struct cursor *c, wn_gguf_tensor *t, uint64_t 
     fits = wn_mul_size(bytes, (size_t)(d == t->ndim - 1 ? t->shape[d] / weights : t->shape[d]), &bytes);
   if (!fits) return wn_fail(c->ctx, WN_ERR_FORMAT, "%s: tensor \"%.200s\" is larger than can be", c->file, name);
   t->bytes = bytes;
-  return take_u64(c, name, offset);
+  return TAKE(c, name, offset);
 }
 
 static int compare_tensors(const void *a, const void *b) {
@@ -257,12 +250,12 @@ static wn_status read_file(wn_context *ctx, struct wn_gguf *f, const uint8_t *da
   c.at += 4;
   uint32_t version;
   uint64_t tensors, values;
-  WN_TRY(take_u32(&c, "the version", &version));
+  WN_TRY(TAKE(&c, "the version", &version));
   if (version != 2 && version != 3)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "%s: GGUF version %u%s; versions 2 and 3 are read", f->name, version,
                    version == 0x02000000 || version == 0x03000000 ? " (a big-endian file)" : "");
-  WN_TRY(take_u64(&c, "the number of tensors", &tensors));
-  WN_TRY(take_u64(&c, "the number of keys", &values));
+  WN_TRY(TAKE(&c, "the number of tensors", &tensors));
+  WN_TRY(TAKE(&c, "the number of keys", &values));
   /* A tensor takes at least 24 bytes of header, a key 13: larger counts are refused before anything is allocated. */
   const uint64_t left = (uint64_t)(c.end - c.at);
   if (tensors > left / 24 || values > left / 13)

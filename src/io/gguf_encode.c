@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/context.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "io/gguf_fit.h"
 #include "io/gguf_types.h"

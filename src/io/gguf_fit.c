@@ -378,35 +378,23 @@ INLINE bool encode_32_bytes(const float *x, uint8_t *out) {
   return true;
 }
 
+#define BLOCKS(ROW, isa)                                                                                               \
+  ROW(isa, Q8_0, encode_32_bytes(x, out))                                                                              \
+  ROW(isa, Q4_0, encode_32_symmetric(x, out, false))                                                                   \
+  ROW(isa, Q5_0, encode_32_symmetric(x, out, true))                                                                    \
+  ROW(isa, Q4_1, encode_32_affine(x, out, false))                                                                      \
+  ROW(isa, Q5_1, encode_32_affine(x, out, true))                                                                       \
+  ROW(isa, Q4_K, encode_4_or_5_k(x, out, false))                                                                       \
+  ROW(isa, Q5_K, encode_4_or_5_k(x, out, true))                                                                        \
+  ROW(isa, Q6_K, encode_6_k(x, out))
+#define ENCODER(isa, type, call)                                                                                       \
+  FOR_##isa static bool encode_##type##_##isa(const float *x, uint8_t *out) {                                          \
+    return call;                                                                                                       \
+  }
+#define ENCODER_ROW(isa, type, call) [WN_GGUF_##type] = encode_##type##_##isa,
 #define ENCODERS(isa)                                                                                                  \
-  FOR_##isa static bool encode_q8_0_##isa(const float *x, uint8_t *out) {                                              \
-    return encode_32_bytes(x, out);                                                                                    \
-  }                                                                                                                    \
-  FOR_##isa static bool encode_q4_0_##isa(const float *x, uint8_t *out) {                                              \
-    return encode_32_symmetric(x, out, false);                                                                         \
-  }                                                                                                                    \
-  FOR_##isa static bool encode_q5_0_##isa(const float *x, uint8_t *out) {                                              \
-    return encode_32_symmetric(x, out, true);                                                                          \
-  }                                                                                                                    \
-  FOR_##isa static bool encode_q4_1_##isa(const float *x, uint8_t *out) {                                              \
-    return encode_32_affine(x, out, false);                                                                            \
-  }                                                                                                                    \
-  FOR_##isa static bool encode_q5_1_##isa(const float *x, uint8_t *out) {                                              \
-    return encode_32_affine(x, out, true);                                                                             \
-  }                                                                                                                    \
-  FOR_##isa static bool encode_q4_k_##isa(const float *x, uint8_t *out) {                                              \
-    return encode_4_or_5_k(x, out, false);                                                                             \
-  }                                                                                                                    \
-  FOR_##isa static bool encode_q5_k_##isa(const float *x, uint8_t *out) {                                              \
-    return encode_4_or_5_k(x, out, true);                                                                              \
-  }                                                                                                                    \
-  FOR_##isa static bool encode_q6_k_##isa(const float *x, uint8_t *out) {                                              \
-    return encode_6_k(x, out);                                                                                         \
-  }                                                                                                                    \
-  static const wn_gguf_encode_block_fn encoders_##isa[WN_GGUF_TYPE_COUNT] = {                                          \
-      [WN_GGUF_Q4_0] = encode_q4_0_##isa, [WN_GGUF_Q4_1] = encode_q4_1_##isa, [WN_GGUF_Q5_0] = encode_q5_0_##isa,      \
-      [WN_GGUF_Q5_1] = encode_q5_1_##isa, [WN_GGUF_Q4_K] = encode_q4_k_##isa, [WN_GGUF_Q5_K] = encode_q5_k_##isa,      \
-      [WN_GGUF_Q6_K] = encode_q6_k_##isa, [WN_GGUF_Q8_0] = encode_q8_0_##isa};
+  BLOCKS(ENCODER, isa)                                                                                                 \
+  static const wn_gguf_encode_block_fn encoders_##isa[WN_GGUF_TYPE_COUNT] = {BLOCKS(ENCODER_ROW, isa)};
 ENCODERS(plain)
 ENCODERS(avx2)
 ENCODERS(avx512)

@@ -9,7 +9,6 @@
  *   Q6_K 256: lower four bits, upper two bits, 16 signed scales s, d                               w = d s (q - 32) */
 #include <string.h>
 
-#include "base/error.h"
 #include "base/misuse.h"
 #include "io/gguf_types.h"
 #include "io/stored.h"

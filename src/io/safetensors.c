@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
 #include "base/misuse.h"

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/estimate.h"
 #include "base/fields.h"
 #include "base/misuse.h"
@@ -128,81 +127,60 @@ static json_t *curve_numbers_json(const double *numbers, int64_t n) {
 }
 
 static json_t *curve_point_json(const wn_prune_curve *curve, const wn_prune_point *p) {
-  json_t *j = json_object(), *tokens = json_array();
-  bool ok = j && tokens;
+  json_t *tokens = json_array();
+  bool ok = tokens;
   for (int64_t l = 0; ok && l < curve->layers; l++) ok = !json_array_append_new(tokens, json_integer(p->tokens[l]));
-  ok = ok && !json_object_set_new(j, "layer", json_integer(p->layer));
-  ok = ok && !json_object_set(j, "tokens", tokens);
-  ok = ok && !json_object_set_new(j, "total", json_integer(p->total));
-  ok = ok && !json_object_set_new(j, "saving", json_real(p->saving));
-  ok = ok && !json_object_set_new(j, "search_loss", json_real(p->search_loss));
-  ok = ok && !json_object_set_new(j, "report_loss", json_real(p->report_loss));
-  ok = ok && !json_object_set_new(j, "search_perplexity", curve_real_or_null(exp(p->search_loss)));
-  ok = ok && !json_object_set_new(j, "report_perplexity", curve_real_or_null(exp(p->report_loss)));
-  ok = ok && wn_estimate_set(j, "search_loss", &p->search_rows);
+  json_t *j =
+      json_pack("{s:I, s:o, s:I, s:f, s:f, s:f, s:o, s:o, s:o, s:I, s:f}", "layer", p->layer, "tokens", tokens, "total",
+                p->total, "saving", p->saving, "search_loss", p->search_loss, "report_loss", p->report_loss,
+                "search_perplexity", curve_real_or_null(exp(p->search_loss)), "report_perplexity",
+                curve_real_or_null(exp(p->report_loss)), "report_change", curve_real_or_null(p->report_change.value),
+                "evaluations", p->evaluations, "seconds", p->seconds);
+  ok = ok && j && wn_estimate_set(j, "search_loss", &p->search_rows);
   ok = ok && wn_estimate_set(j, "report_loss", &p->report_rows);
-  ok = ok && !json_object_set_new(j, "report_change", curve_real_or_null(p->report_change.value));
   ok = ok && wn_estimate_set(j, "report_change", &p->report_change);
   if (ok && p->report_row_loss)
     ok = !json_object_set_new(j, "report_row_loss", curve_numbers_json(p->report_row_loss, curve->report_rows));
-  ok = ok && !json_object_set_new(j, "evaluations", json_integer(p->evaluations));
-  ok = ok && !json_object_set_new(j, "seconds", json_real(p->seconds));
-  if (ok && curve->race > 0) {
-    ok = !json_object_set_new(j, "raced_rows", json_integer(p->raced_rows));
-    ok = ok && !json_object_set_new(j, "race_left", json_integer(p->race_left));
-  }
-  if (ok && curve->finetune_lr > 0) {
-    ok = !json_object_set_new(j, "tuned", json_integer(p->tuned));
-    ok = ok && !json_object_set_new(j, "untuned_search_loss", json_real(p->untuned_search_loss));
-    ok = ok && !json_object_set_new(j, "untuned_report_loss", json_real(p->untuned_report_loss));
-  }
-  if (ok && curve->checked) {
-    ok = !json_object_set_new(j, "exact_layer", json_integer(p->exact_layer));
-    ok = ok && !json_object_set_new(j, "exact_loss", json_real(p->exact_loss));
-  }
-  json_decref(tokens);
+  if (ok && curve->race > 0)
+    ok = !json_object_update_new(j, json_pack("{s:I, s:I}", "raced_rows", p->raced_rows, "race_left", p->race_left));
+  if (ok && curve->finetune_lr > 0)
+    ok = !json_object_update_new(j, json_pack("{s:I, s:f, s:f}", "tuned", p->tuned, "untuned_search_loss",
+                                              p->untuned_search_loss, "untuned_report_loss", p->untuned_report_loss));
+  if (ok && curve->checked)
+    ok =
+        !json_object_update_new(j, json_pack("{s:I, s:f}", "exact_layer", p->exact_layer, "exact_loss", p->exact_loss));
   if (ok) return j;
   json_decref(j);
   return NULL;
 }
 
 static bool curve_fill(json_t *j, const wn_prune_curve *c) {
-  json_t *points = json_array(), *increase = curve_numbers_json(c->increase, c->layers);
-  bool ok = points && increase;
+  json_t *points = json_array();
+  bool ok = points;
   for (int64_t i = 0; ok && i < c->count; i++) ok = !json_array_append_new(points, curve_point_json(c, &c->points[i]));
-  ok = ok && !json_object_set_new(j, "context", json_integer(c->context));
-  ok = ok && !json_object_set_new(j, "step", json_integer(c->step));
-  ok = ok && !json_object_set_new(j, "lazy", json_boolean(c->lazy));
-  ok = ok && !json_object_set_new(j, "checked", json_boolean(c->checked));
-  if (c->race > 0) ok = ok && !json_object_set_new(j, "race", json_real(c->race));
-  ok = ok && !json_object_set_new(j, "target_loss", curve_real_or_null(c->target_loss));
-  ok = ok && !json_object_set_new(j, "target_perplexity", curve_real_or_null(exp(c->target_loss)));
-  ok = ok && !json_object_set_new(j, "end", json_string(wn_prune_end_name(c->end)));
-  ok = ok && !json_object_set_new(j, "plain_loss", curve_real_or_null(c->plain_loss));
-  ok = ok && !json_object_set_new(j, "model", json_string(c->model));
-  ok = ok && !json_object_set_new(j, "search", json_string(c->search));
-  ok = ok && !json_object_set_new(j, "report", json_string(c->report));
-  ok = ok && !json_object_set_new(j, "search_rows", json_integer(c->search_rows));
-  ok = ok && !json_object_set_new(j, "report_rows", json_integer(c->report_rows));
-  ok = ok && !json_object_set_new(j, "search_tokens", json_integer((json_int_t)c->search_tokens));
-  ok = ok && !json_object_set_new(j, "report_tokens", json_integer((json_int_t)c->report_tokens));
-  ok = ok && !json_object_set_new(j, "report_saving", curve_real_or_null(c->report_saving.value));
+  ok = ok && !json_object_update_new(
+                 j, json_pack("{s:I, s:I, s:b, s:b, s:o, s:o, s:s, s:o, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:o}",
+                              "context", c->context, "step", c->step, "lazy", c->lazy, "checked", c->checked,
+                              "target_loss", curve_real_or_null(c->target_loss), "target_perplexity",
+                              curve_real_or_null(exp(c->target_loss)), "end", wn_prune_end_name(c->end), "plain_loss",
+                              curve_real_or_null(c->plain_loss), "model", c->model, "search", c->search, "report",
+                              c->report, "search_rows", c->search_rows, "report_rows", c->report_rows, "search_tokens",
+                              (json_int_t)c->search_tokens, "report_tokens", (json_int_t)c->report_tokens,
+                              "report_saving", curve_real_or_null(c->report_saving.value), "report_saving_open",
+                              curve_real_or_null(c->report_saving_open)));
   ok = ok && wn_estimate_set(j, "report_saving", &c->report_saving);
-  ok = ok && !json_object_set_new(j, "report_saving_open", curve_real_or_null(c->report_saving_open));
+  if (ok && c->race > 0) ok = !json_object_set_new(j, "race", json_real(c->race));
   if (ok && c->report_row_tokens)
     ok = !json_object_set_new(j, "report_row_tokens", curve_numbers_json(c->report_row_tokens, c->report_rows));
-  if (ok && c->finetune_lr > 0) {
-    ok = !json_object_set_new(j, "finetune_steps", json_integer(c->finetune_steps));
-    ok = ok && !json_object_set_new(j, "finetune_every", json_integer(c->finetune_every));
-    ok = ok && !json_object_set_new(j, "finetune_lr", json_real(c->finetune_lr));
-    if (c->finetune_recipe[0]) ok = ok && !json_object_set_new(j, "finetune_recipe", json_string(c->finetune_recipe));
-    ok = ok && !json_object_set_new(j, "tune_to", json_integer(c->tune_to));
-    ok = ok && !json_object_set_new(j, "closed", json_boolean(c->closed));
-  }
-  ok = ok && !json_object_set(j, "increase", increase);
+  if (ok && c->finetune_lr > 0)
+    ok = !json_object_update_new(j, json_pack("{s:I, s:I, s:f, s:I, s:b}", "finetune_steps", c->finetune_steps,
+                                              "finetune_every", c->finetune_every, "finetune_lr", c->finetune_lr,
+                                              "tune_to", c->tune_to, "closed", c->closed));
+  if (ok && c->finetune_lr > 0 && c->finetune_recipe[0])
+    ok = !json_object_set_new(j, "finetune_recipe", json_string(c->finetune_recipe));
+  ok = ok && !json_object_set_new(j, "increase", curve_numbers_json(c->increase, c->layers));
   ok = ok && !json_object_set(j, "points", points);
   json_decref(points);
-  json_decref(increase);
   return ok;
 }
 
@@ -329,8 +307,8 @@ static wn_status curve_read_lists(wn_context *ctx, const char *path, const json_
     const json_t *value = json_array_get(increase, (size_t)l);
     c->increase[l] = json_is_number(value) ? json_number_value(value) : NAN;
   }
-  void *tokens;
-  WN_TRY(wn_alloc(ctx, "budgets", (size_t)c->layers * sizeof(int64_t), &tokens));
+  int64_t *tokens;
+  WN_TRY(WN_ALLOC(ctx, "budgets", c->layers, &tokens));
   wn_status status = WN_OK;
   for (size_t i = 0; i < count && status == WN_OK; i++)
     status = curve_read_point(ctx, path, json_array_get(points, i), c, tokens);

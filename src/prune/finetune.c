@@ -5,9 +5,7 @@
 #include "prune/finetune.h"
 
 #include <stdio.h>
-#include <string.h>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/fingerprint.h"
 #include "dist/dist.h"

@@ -1,8 +1,6 @@
 /* The rule of the budget search (greedy.h). */
 #include "prune/greedy.h"
 
-#include <math.h>
-
 static bool greedy_can_lower(const struct wn_greedy *g, int64_t l) {
   return g->tokens[l] - g->step >= g->step;
 }

@@ -1,9 +1,6 @@
 /* The race between layers (race.h). */
 #include "prune/race.h"
 
-#include <math.h>
-
-#include "base/alloc.h"
 #include "base/estimate.h"
 
 enum { FIRST_BATCHES = 2 };        /* of the first look */

@@ -19,7 +19,6 @@
  * Cost of one evaluation, at most: (1 - K/N) (L - l)/L of a pass, and (1 - K/N) of the output projection. Memory: 4 (C
  * + 2 Hkv D + G D) bytes per position and layer, three times that if the best trial is kept so that it need not be
  * computed again when accepted. */
-#include <string.h>
 
 #include "attention/registry.h"
 #include "dist/dist.h"

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "report/html.h"
 
@@ -55,33 +54,23 @@ wn_status wn_page_set_loss(wn_page *page, double loss) {
   return json_object_set_new(text, "loss", json_real(loss)) ? wn_page_no_memory(page) : WN_OK;
 }
 
-/* Adds the lower triangle of a[T,T], mapped by `value`. */
-static wn_status text_add_triangle(wn_page *page, const float *a, int64_t T, bool grows, json_t *list) {
-  struct wn_page_tile *tile;
-  int number;
-  WN_TRY(wn_page_tile(page, (size_t)(T * (T + 1) / 2), &tile, &number));
-  tile->text = true;
-  tile->grows = grows;
-  tile->T = T;
-  uint8_t *out = tile->data;
-  for (int64_t i = 0; i < T; i++)
-    for (int64_t j = 0; j <= i; j++) {
-      const double v = (double)a[i * T + j];
-      *out++ = text_byte(grows ? -expm1(-v) : sqrt(v));
-    }
-  return wn_page_list(page, list, json_integer(number));
-}
+enum mapping { PLAIN, ROOT, GONE /* 1 - exp(-F) */ };
 
-/* Adds the weights of all heads, one after another. */
-static wn_status text_add_heads(wn_page *page, const wn_selection_layer *layer, json_t *list) {
+/* Adds the lower triangles of a[count,T,T]. of_text: of what a text's tokens see, whose rows grow where it is GONE. */
+static wn_status text_add_triangles(wn_page *page, const float *a, int64_t count, int64_t T, enum mapping by,
+                                    bool of_text, json_t *list) {
   struct wn_page_tile *tile;
   int number;
-  const int64_t T = layer->T;
-  WN_TRY(wn_page_tile(page, (size_t)(layer->heads * T * (T + 1) / 2), &tile, &number));
+  WN_TRY(wn_page_tile(page, (size_t)(count * T * (T + 1) / 2), &tile, &number));
+  tile->text = of_text;
+  tile->grows = of_text && by == GONE;
+  tile->T = of_text ? T : 0;
   uint8_t *out = tile->data;
-  for (int64_t h = 0; h < layer->heads; h++)
-    for (int64_t i = 0; i < T; i++)
-      for (int64_t j = 0; j <= i; j++) *out++ = text_byte(sqrt((double)layer->head_weights[(h * T + i) * T + j]));
+  for (int64_t row = 0; row < count * T; row++)
+    for (int64_t j = 0, last = row % T; j <= last; j++) {
+      const double v = (double)a[row * T + j];
+      *out++ = text_byte(by == GONE ? -expm1(-v) : by == ROOT ? sqrt(v) : v);
+    }
   return wn_page_list(page, list, json_integer(number));
 }
 
@@ -122,13 +111,14 @@ wn_status wn_page_add_layer(void *user, const wn_selection_layer *layer) {
       (int64_t)json_array_size(json_object_get(text, "w")) != layer->layer)
     return wn_fail(page->ctx, WN_ERR_ARGUMENT, "page: layer %lld of %lld tokens does not continue the text begun last",
                    (long long)layer->layer, (long long)layer->T);
-  WN_TRY(text_add_triangle(page, layer->weights, layer->T, false, json_object_get(text, "w")));
+  WN_TRY(text_add_triangles(page, layer->weights, 1, layer->T, ROOT, true, json_object_get(text, "w")));
   json_t *f = json_object_get(text, "f");
   if (f && !layer->F) return wn_fail(page->ctx, WN_ERR_ARGUMENT, "page: a layer without F of a text with it");
-  if (f) WN_TRY(text_add_triangle(page, layer->F, layer->T, true, f));
+  if (f) WN_TRY(text_add_triangles(page, layer->F, 1, layer->T, GONE, true, f));
   if (layer->head_weights) {
     if (!json_object_get(text, "heads")) json_object_set_new(text, "heads", json_array());
-    WN_TRY(text_add_heads(page, layer, json_object_get(text, "heads")));
+    WN_TRY(text_add_triangles(page, layer->head_weights, layer->heads, layer->T, ROOT, false,
+                              json_object_get(text, "heads")));
   }
   json_t *evicted_at = json_object_get(text, "evictedAt");
   if (evicted_at && json_array_append_new(evicted_at, text_evictions(layer))) return wn_page_no_memory(page);
@@ -142,18 +132,6 @@ wn_status wn_page_add_layer(void *user, const wn_selection_layer *layer) {
   return groups ? text_add_groups(page, layer, groups) : WN_OK;
 }
 
-/* Adds the lower triangle of a mean's matrix. */
-static wn_status text_add_square(wn_page *page, const float *a, int64_t n, bool root, json_t *list) {
-  struct wn_page_tile *tile;
-  int number;
-  WN_TRY(wn_page_tile(page, (size_t)(n * (n + 1) / 2), &tile, &number));
-  uint8_t *out = tile->data;
-  for (int64_t i = 0; i < n; i++)
-    for (int64_t j = 0; j <= i; j++) *out++ = text_byte(root ? sqrt((double)a[i * n + j]) : (double)a[i * n + j]);
-  json_array_append_new(list, json_integer(number));
-  return WN_OK;
-}
-
 wn_status wn_page_add_mean(wn_page *page, const char *name, const wn_selection_mean *m) {
   WN_CHECK_ARGUMENTS(NULL, WN_HANDLE(page, PAGE));
   WN_CHECK_ARGUMENTS(page->ctx, WN_POINTER(name), WN_POINTER_AS("mean", m));
@@ -164,8 +142,8 @@ wn_status wn_page_add_mean(wn_page *page, const char *name, const wn_selection_m
   if (!mean || json_array_append_new(page->means, mean)) return wn_page_no_memory(page);
   if (f) json_object_set_new(mean, "f", f);
   for (int64_t l = 0; l < m->layers; l++) {
-    WN_TRY(text_add_square(page, m->weights + l * m->size * m->size, m->size, true, w));
-    if (f) WN_TRY(text_add_square(page, m->masked + l * m->size * m->size, m->size, false, f));
+    WN_TRY(text_add_triangles(page, m->weights + l * m->size * m->size, 1, m->size, ROOT, false, w));
+    if (f) WN_TRY(text_add_triangles(page, m->masked + l * m->size * m->size, 1, m->size, PLAIN, false, f));
   }
   if (!m->last || m->whole == 0) return WN_OK;
   struct wn_page_tile *tile;

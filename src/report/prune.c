@@ -1,10 +1,8 @@
 /* Searches and comparisons as CSV and JSON. */
 #include <jansson.h>
 #include <math.h>
-#include <string.h>
 
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/estimate.h"
 #include "base/fields.h"
 #include "base/misuse.h"

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
 #include "report/section.h"

@@ -2,7 +2,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "base/error.h"
 #include "base/number.h"
 #include "report/section.h"
 

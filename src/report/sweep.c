@@ -1,7 +1,6 @@
 /* A sweep over the share tau as SVG; it is not part of a report's page. */
 #include <math.h>
 
-#include "base/error.h"
 #include "base/misuse.h"
 #include "base/number.h"
 #include "report/drawing.h"

@@ -1,10 +1,7 @@
 /* Answers in the shapes of the OpenAI API. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "base/alloc.h"
-#include "base/error.h"
 #include "serve/embed.h"
 #include "serve/responses.h"
 #include "text/utf8.h"

@@ -173,9 +173,8 @@ void wn_calls_destroy(struct wn_calls *c) {
 
 struct wn_calls *wn_calls_create(const struct wn_call_form *form, const json_t *tools, uint64_t seed, bool forced,
                                  bool text_begun) {
-  void *memory;
-  if (wn_alloc(NULL, "calls", sizeof(struct wn_calls), &memory) != WN_OK) return NULL;
-  struct wn_calls *c = memory;
+  struct wn_calls *c;
+  if (WN_ALLOC(NULL, "calls", 1, &c) != WN_OK) return NULL;
   *c = (struct wn_calls){.form = form, .tools = tools, .seed = seed, .begun = text_begun, .calls = json_array()};
   if (forced && *form->begun) c->forced = wn_calls_push(c, form->open, strlen(form->open));
   if (c->calls && (!forced || !*form->begun || c->forced)) return c;

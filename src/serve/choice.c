@@ -2,9 +2,7 @@
  * it. */
 #include "serve/choice.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/arrays.h"
@@ -235,13 +233,8 @@ static uint64_t choice_full_bytes(const struct wn_serve_worker *w, const struct 
 static void choice_count_kept(const struct wn_serve_model *m, struct wn_serve_choice *c) {
   const wn_model_config *config = wn_model_config_get(m->model);
   const int64_t L = config->layers, Hkv = config->kv_heads;
-  void *memory;
-  if (wn_alloc(NULL, "tokens kept", (size_t)L * sizeof *c->kept, &memory) != WN_OK) {
-    c->job->out.failed = true;
-    return;
-  }
-  c->kept = memory;
-  for (int64_t l = 0; l < L; l++) c->kept[l] = (wn_session_held_tokens(c->session, l) + Hkv - 1) / Hkv;
+  if (WN_ALLOC(NULL, "tokens kept", L, &c->kept) != WN_OK) c->job->out.failed = true;
+  for (int64_t l = 0; c->kept && l < L; l++) c->kept[l] = (wn_session_held_tokens(c->session, l) + Hkv - 1) / Hkv;
 }
 
 /* How much is held of each message, and of the answer: tokens, counted by the heads and layers that hold them. */

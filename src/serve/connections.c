@@ -99,12 +99,11 @@ static void connection_set_address(struct wn_connection *c, const struct sockadd
 }
 
 struct wn_connection *wn_connections_open(struct wn_connections *all, int socket, const struct sockaddr *address) {
-  void *memory;
-  if (wn_alloc(NULL, "a connection", sizeof(struct wn_connection), &memory) != WN_OK) {
+  struct wn_connection *c;
+  if (WN_ALLOC(NULL, "a connection", 1, &c) != WN_OK) {
     shutdown(socket, SHUT_RDWR);
     return NULL;
   }
-  struct wn_connection *c = memory;
   c->socket = socket;
   c->phase = WN_CONNECTION_HEAD;
   c->since = wn_seconds_now();

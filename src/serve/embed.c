@@ -2,9 +2,6 @@
  * embedding is the mean of its states, or the last one, divided by its Euclidean norm. */
 #include "serve/embed.h"
 
-#include <math.h>
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/error.h"
 #include "decode/embed.h"
@@ -68,12 +65,8 @@ bool wn_embed_request_read(const struct wn_serve_model *m, const char *body, siz
 
 wn_status wn_embed_step(const struct wn_serve_model *m, struct wn_serve_choice *c, bool *more) {
   const int64_t C = embed_width(m);
-  void *memory;
   int64_t now;
-  if (!c->sums) {
-    WN_TRY(wn_alloc(m->ctx, "an embedding", (size_t)C * sizeof *c->sums, &memory));
-    c->sums = memory;
-  }
+  if (!c->sums) WN_TRY(WN_ALLOC(m->ctx, "an embedding", C, &c->sums));
   WN_TRY(wn_embed_piece(m->ctx, c->session, c->prompt->ids + c->scored, c->prompt->count - c->scored,
                         c->job->request.embed.pooling, c->sums, &now));
   c->scored += now;
@@ -87,10 +80,8 @@ wn_status wn_embed_step(const struct wn_serve_model *m, struct wn_serve_choice *
 static json_t *embed_base64(const unsigned char *data, size_t bytes) {
   static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   const size_t n = (bytes + 2) / 3 * 4;
-  char *out = NULL;
-  void *memory;
-  if (wn_alloc(NULL, "base64", n + 1, &memory) != WN_OK) return NULL;
-  out = memory;
+  char *out;
+  if (WN_ALLOC(NULL, "base64", n + 1, &out) != WN_OK) return NULL;
   for (size_t i = 0, at = 0; i < bytes; i += 3, at += 4) {
     const unsigned a = data[i], b = i + 1 < bytes ? data[i + 1] : 0, c = i + 2 < bytes ? data[i + 2] : 0;
     out[at] = digits[a >> 2];
@@ -115,22 +106,18 @@ static json_t *embed_numbers(const float *x, int64_t n, bool base64) {
 json_t *wn_embed_answer(const struct wn_serve_model *m, const struct wn_serve_job *job, struct wn_serve_error *error) {
   const struct wn_serve_embed *e = &job->request.embed;
   json_t *data = json_array();
-  void *memory;
-  if (wn_alloc(NULL, "an embedding", (size_t)e->dimensions * sizeof(float), &memory) != WN_OK) {
-    json_decref(data);
-    return NULL;
-  }
-  bool good = true;
+  float *out = NULL;
+  bool good = WN_ALLOC(NULL, "an embedding", e->dimensions, &out) == WN_OK;
   for (int i = 0; i < job->count && good; i++) {
     const struct wn_serve_choice *c = &job->choices[i];
-    good = wn_embed_finish(c->sums, e->dimensions, c->prompt->count, e->pooling, false, memory);
+    good = wn_embed_finish(c->sums, e->dimensions, c->prompt->count, e->pooling, false, out);
     if (good)
       json_array_append_new(data, json_pack("{s:s, s:i, s:o}", "object", "embedding", "index", i, "embedding",
-                                            embed_numbers(memory, e->dimensions, e->base64)));
+                                            embed_numbers(out, e->dimensions, e->base64)));
     else
       wn_serve_refuse(error, 500, "input", "input: the states of text %d are zero or not finite", i);
   }
-  wn_free(memory);
+  wn_free(out);
   if (!good) {
     json_decref(data);
     return NULL;

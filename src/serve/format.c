@@ -5,9 +5,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include "winnow/constraint.h"
 
 /* Makes a constraint from the schema's text, so that the usual limits apply; NULL: any object. */
 static bool format_constraint(const struct wn_serve_model *m, const char *field, const char *schema,

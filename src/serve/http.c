@@ -18,7 +18,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "serve/connections.h"
-#include "serve/readers.h"
 
 enum {
   HTTP_CONNECTIONS = 64,
@@ -441,9 +440,8 @@ static enum MHD_Result http_on_request(void *user, struct MHD_Connection *c, con
   struct wn_http *http = user;
   struct http_exchange *x = *state;
   if (!x) {
-    void *memory;
-    if (wn_alloc(NULL, "a request", sizeof *x, &memory) != WN_OK) return MHD_NO;
-    *state = x = memory;
+    if (WN_ALLOC(NULL, "a request", 1, &x) != WN_OK) return MHD_NO;
+    *state = x;
     return http_begin(http, c, path, method, version, x);
   }
   if (*upload_bytes > 0) {
@@ -538,10 +536,9 @@ static wn_status http_listen(wn_context *ctx, struct wn_http *http) {
 }
 
 wn_status wn_http_start(wn_context *ctx, const struct wn_http_options *options, struct wn_http **out) {
-  void *memory;
+  struct wn_http *http;
   *out = NULL;
-  WN_TRY(wn_alloc(ctx, "a server", sizeof **out, &memory));
-  struct wn_http *http = memory;
+  WN_TRY(WN_ALLOC(ctx, "a server", 1, &http));
   http->options = *options;
   wn_http_streams_init(&http->streams);
   wn_status status = http_watch(ctx, http);

@@ -10,7 +10,6 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
 #include "serve/http.h"
@@ -192,21 +191,17 @@ static wn_status live_build_page(wn_context *ctx, const wn_live_options *o, wn_l
 
 wn_status wn_live_start(wn_context *ctx, const wn_live_options *options, wn_live **out) {
   WN_CHECK_WORK(WN_POINTER(out));
-  void *memory, *points;
   wn_live_options own;
+  wn_live *live;
   *out = NULL;
   WN_TRY(WN_OPTIONS_READ(ctx, wn_live_options, options, &own));
   options = &own;
-  WN_TRY(wn_alloc(ctx, "live view", sizeof **out, &memory));
-  wn_live *live = memory;
+  WN_TRY(WN_ALLOC(ctx, "live view", 1, &live));
   wn_handle_mark(live, WN_HANDLE_LIVE);
   pthread_mutex_init(&live->lock, NULL);
   wn_cond_init(&live->heard);
-  wn_status status = wn_alloc(ctx, "points of the live view", LIVE_POINTS * sizeof(struct point), &points);
-  if (status == WN_OK) {
-    live->points = points;
-    status = live_build_page(ctx, options, live);
-  }
+  wn_status status = WN_ALLOC(ctx, "points of the live view", LIVE_POINTS, &live->points);
+  if (status == WN_OK) status = live_build_page(ctx, options, live);
   if (status == WN_OK) {
     const struct wn_http_options http = {.address = options->address,
                                          .port = options->port,

@@ -211,14 +211,12 @@ static bool message_check_choice(const struct wn_serve_model *m, const json_t *b
 static bool message_begin_call(const struct wn_serve_model *m, const char *mark, struct wn_serve_prompt *out,
                                struct wn_serve_error *error) {
   const int32_t id = wn_tokenizer_find(m->tok, mark, strlen(mark));
-  int32_t *more = NULL;
+  int32_t *more = NULL, *all = NULL;
   size_t count = id >= 0;
-  void *memory = NULL;
   if (!*mark) return true;
   if (id < 0 && wn_tokenizer_encode(m->ctx, m->tok, mark, strlen(mark), false, false, &more, &count) != WN_OK)
     return wn_serve_refuse(error, 400, "tool_choice", "tool_choice: %s", wn_context_error(m->ctx));
-  if (wn_alloc(m->ctx, "a prompt", ((size_t)out->count + count) * sizeof *out->ids, &memory) == WN_OK) {
-    int32_t *all = memory;
+  if (WN_ALLOC(m->ctx, "a prompt", (size_t)out->count + count, &all) == WN_OK) {
     memcpy(all, out->ids, (size_t)out->count * sizeof *all);
     for (size_t i = 0; i < count; i++) all[(size_t)out->count + i] = more ? more[i] : id;
     wn_tokens_free(out->ids);
@@ -226,7 +224,7 @@ static bool message_begin_call(const struct wn_serve_model *m, const char *mark,
     out->count += (int64_t)count;
   }
   wn_tokens_free(more);
-  return memory || wn_serve_refuse(error, 503, "messages", "out of memory");
+  return all || wn_serve_refuse(error, 503, "messages", "out of memory");
 }
 
 /* What stands beside the messages: tools, and variables of the template. */

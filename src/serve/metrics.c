@@ -1,6 +1,5 @@
 #include "serve/metrics.h"
 
-#include <stddef.h>
 #include <string.h>
 
 #include "base/number.h"

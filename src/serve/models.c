@@ -1,14 +1,11 @@
 #include "serve/models.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/context.h"
 #include "base/error.h"
 #include "base/thread.h"
 #include "kv/budgets.h"
-#include "text/normalize.h"
 #include "text/template/template.h"
 
 enum { SLOTS = 8, QUEUE = 64, RETRY_SECONDS = 5 /* after a load that failed */ };
@@ -224,12 +221,10 @@ wn_status wn_models_open(wn_context *ctx, struct wn_models *all, const wn_server
                                     .backend = wn_context_backend(ctx),
                                     .log = ctx->log,
                                     .log_user = ctx->log_user};
-  void *memory;
   pthread_mutex_init(&all->lock, NULL);
   wn_cond_init(&all->news);
   all->options = *o;
-  WN_TRY(wn_alloc(ctx, "models", (size_t)count * sizeof *all->list, &memory));
-  all->list = memory;
+  WN_TRY(WN_ALLOC(ctx, "models", count, &all->list));
   all->count = count;
   for (int i = 0; i < count; i++) {
     struct wn_serve_worker *w = &all->list[i].worker;

@@ -1,7 +1,6 @@
 #include "serve/page.h"
 
 #include "text/declared.h"
-#include "winnow/model.h"
 
 static json_t *page_policy(wn_policy policy) {
   const wn_policy_info *info = wn_policy_at(policy);

@@ -1,6 +1,5 @@
 #include "serve/props.h"
 
-#include "text/chat.h"
 #include "winnow/version.h"
 
 static json_t *props_special(const struct wn_serve_model *m, int32_t id) {

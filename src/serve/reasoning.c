@@ -30,10 +30,9 @@ struct wn_reasoning {
 };
 
 struct wn_reasoning *wn_reasoning_create(const struct wn_reasoning_form *form, const char *prompt_end, size_t bytes) {
-  void *memory;
+  struct wn_reasoning *r;
   const size_t mark = strlen(form->open);
-  if (wn_alloc(NULL, "thoughts", sizeof(struct wn_reasoning), &memory) != WN_OK) return NULL;
-  struct wn_reasoning *r = memory;
+  if (WN_ALLOC(NULL, "thoughts", 1, &r) != WN_OK) return NULL;
   while (bytes > 0 && wn_json_is_space(prompt_end[bytes - 1])) bytes--;
   const bool begun = bytes >= mark && !memcmp(prompt_end + bytes - mark, form->open, mark);
   *r = (struct wn_reasoning){.form = form, .state = begun ? REASONING_LEAD : REASONING_BEGIN};

@@ -2,17 +2,13 @@
  * in an error and never ignored silently. */
 #include "serve/request.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "decode/session.h"
 #include "serve/format.h"
-#include "text/chat.h"
 #include "text/schema.h"
-#include "winnow/model.h"
 
 enum { BODY_DEPTH = 4 * WN_SCHEMA_DEPTH + 4 }; /* the deepest schema takes all but a few of these levels */
 
@@ -36,7 +32,7 @@ struct reading {
 
 struct field {
   const char *name;
-  bool text, chat; /* the row is for /v1/completions; for /v1/chat/completions */
+  enum field_in { TEXT = 1, CHAT, BOTH } in; /* /v1/completions, /v1/chat/completions */
   enum field_kind kind;
   size_t at;
   double min, max;
@@ -51,14 +47,12 @@ struct prompt_field {
 };
 
 static bool prompt_read_ids(const struct prompt_field *x, const json_t *list, struct wn_serve_prompt *out) {
-  void *memory;
   const size_t n = json_array_size(list);
   if ((int64_t)n > x->m->context)
     return wn_serve_refuse(x->error, 400, x->name, "%s: %zu tokens, the context has %lld", x->name, n,
                            (long long)x->m->context);
-  if (wn_alloc(x->m->ctx, "a prompt", n * sizeof *out->ids, &memory) != WN_OK)
+  if (WN_ALLOC(x->m->ctx, "a prompt", n, &out->ids) != WN_OK)
     return wn_serve_refuse(x->error, 503, x->name, "out of memory");
-  out->ids = memory;
   out->count = (int64_t)n;
   for (size_t i = 0; i < n; i++) {
     const json_t *id = json_array_get(list, i);
@@ -298,72 +292,58 @@ static bool read_winnow(const struct reading *x, const json_t *value) {
   return read_winnow_check(x);
 }
 
-#define ROW(member) offsetof(struct wn_serve_request, member)
+#define AT(member) offsetof(struct wn_serve_request, member)
+#define ROW(name_, in_, kind_, ...)                                                                                    \
+  { .name = #name_, .in = in_, .kind = FIELD_##kind_, __VA_ARGS__ }
 static const struct field fields[] = {
-    {.name = "model", .text = true, .chat = true, .kind = FIELD_IGNORED},
-    {.name = "prompt", .text = true, .kind = FIELD_READ, .read = read_prompt},
-    {.name = "messages", .chat = true, .kind = FIELD_READ, .read = read_messages},
-    {.name = "max_tokens", .text = true, .chat = true, .kind = FIELD_INT, .at = ROW(max_tokens), .max = 1 << 24},
-    {.name = "max_completion_tokens", .chat = true, .kind = FIELD_INT, .at = ROW(max_tokens), .max = 1 << 24},
-    {.name = "temperature", .text = true, .chat = true, .kind = FIELD_NUMBER, .at = ROW(temperature), .max = 100},
-    {.name = "top_p", .text = true, .chat = true, .kind = FIELD_NUMBER, .at = ROW(top_p), .max = 1},
-    {.name = "top_k", .text = true, .chat = true, .kind = FIELD_INT, .at = ROW(top_k), .max = 1 << 24},
-    {.name = "min_p", .text = true, .chat = true, .kind = FIELD_NUMBER, .at = ROW(min_p), .max = 1},
-    {.name = "presence_penalty",
-     .text = true,
-     .chat = true,
-     .kind = FIELD_NUMBER,
-     .at = ROW(presence_penalty),
-     .min = -2,
-     .max = 2},
-    {.name = "repetition_penalty",
-     .text = true,
-     .chat = true,
-     .kind = FIELD_NUMBER,
-     .at = ROW(repetition_penalty),
-     .max = 10},
-    {.name = "frequency_penalty",
-     .text = true,
-     .chat = true,
-     .kind = FIELD_NUMBER,
-     .at = ROW(frequency_penalty),
-     .min = -2,
-     .max = 2},
-    {.name = "seed", .text = true, .chat = true, .kind = FIELD_INT, .at = ROW(seed), .max = 9e15},
-    {.name = "n", .text = true, .chat = true, .kind = FIELD_INT, .at = ROW(n), .min = 1, .max = WN_SERVE_CHOICES},
-    {.name = "best_of", .text = true, .kind = FIELD_READ, .read = read_best_of},
-    {.name = "echo", .text = true, .kind = FIELD_BOOL, .at = ROW(echo)},
-    {.name = "stream", .text = true, .chat = true, .kind = FIELD_BOOL, .at = ROW(stream)},
-    {.name = "stream_options", .text = true, .chat = true, .kind = FIELD_READ, .read = read_stream_options},
-    {.name = "stop", .text = true, .chat = true, .kind = FIELD_READ, .read = read_stop},
-    {.name = "logprobs", .text = true, .chat = true, .kind = FIELD_READ, .read = read_logprobs},
-    {.name = "top_logprobs", .chat = true, .kind = FIELD_READ, .read = read_top_logprobs},
-    {.name = "return_tokens_as_token_ids", .text = true, .chat = true, .kind = FIELD_BOOL, .at = ROW(by_id)},
-    {.name = "logit_bias", .text = true, .chat = true, .kind = FIELD_READ, .read = read_logit_bias},
-    {.name = "response_format", .text = true, .chat = true, .kind = FIELD_READ, .read = read_response_format},
-    {.name = "tools", .chat = true, .kind = FIELD_READ, .read = read_tools},
-    {.name = "tool_choice", .chat = true, .kind = FIELD_READ, .read = read_beside},
-    {.name = "chat_template_kwargs", .chat = true, .kind = FIELD_READ, .read = read_beside},
-    {.name = "reasoning_effort", .chat = true, .kind = FIELD_READ, .read = read_beside},
-    {.name = "user", .text = true, .chat = true, .kind = FIELD_IGNORED},
-    {.name = "store", .text = true, .chat = true, .kind = FIELD_IDLE},
-    {.name = "metadata", .text = true, .chat = true, .kind = FIELD_IDLE},
-    {.name = "service_tier", .text = true, .chat = true, .kind = FIELD_IDLE},
-    {.name = "parallel_tool_calls", .text = true, .chat = true, .kind = FIELD_IDLE},
-    {.name = "safety_identifier", .text = true, .chat = true, .kind = FIELD_IDLE},
-    {.name = "prompt_cache_key", .text = true, .chat = true, .kind = FIELD_IDLE},
-    {.name = "prompt_cache_retention", .text = true, .chat = true, .kind = FIELD_IDLE},
-    {.name = "prediction", .text = true, .chat = true, .kind = FIELD_IDLE},
-    {.name = "cache_prompt", .text = true, .chat = true, .kind = FIELD_IDLE},
-    {.name = "functions", .chat = true, .kind = FIELD_UNSERVED},
-    {.name = "suffix", .text = true, .kind = FIELD_UNSERVED},
-    {.name = "winnow", .text = true, .chat = true, .kind = FIELD_READ, .read = read_winnow},
+    ROW(model, BOTH, IGNORED),
+    ROW(prompt, TEXT, READ, .read = read_prompt),
+    ROW(messages, CHAT, READ, .read = read_messages),
+    ROW(max_tokens, BOTH, INT, .at = AT(max_tokens), .max = 1 << 24),
+    ROW(max_completion_tokens, CHAT, INT, .at = AT(max_tokens), .max = 1 << 24),
+    ROW(temperature, BOTH, NUMBER, .at = AT(temperature), .max = 100),
+    ROW(top_p, BOTH, NUMBER, .at = AT(top_p), .max = 1),
+    ROW(top_k, BOTH, INT, .at = AT(top_k), .max = 1 << 24),
+    ROW(min_p, BOTH, NUMBER, .at = AT(min_p), .max = 1),
+    ROW(presence_penalty, BOTH, NUMBER, .at = AT(presence_penalty), .min = -2, .max = 2),
+    ROW(repetition_penalty, BOTH, NUMBER, .at = AT(repetition_penalty), .max = 10),
+    ROW(frequency_penalty, BOTH, NUMBER, .at = AT(frequency_penalty), .min = -2, .max = 2),
+    ROW(seed, BOTH, INT, .at = AT(seed), .max = 9e15),
+    ROW(n, BOTH, INT, .at = AT(n), .min = 1, .max = WN_SERVE_CHOICES),
+    ROW(best_of, TEXT, READ, .read = read_best_of),
+    ROW(echo, TEXT, BOOL, .at = AT(echo)),
+    ROW(stream, BOTH, BOOL, .at = AT(stream)),
+    ROW(stream_options, BOTH, READ, .read = read_stream_options),
+    ROW(stop, BOTH, READ, .read = read_stop),
+    ROW(logprobs, BOTH, READ, .read = read_logprobs),
+    ROW(top_logprobs, CHAT, READ, .read = read_top_logprobs),
+    ROW(return_tokens_as_token_ids, BOTH, BOOL, .at = AT(by_id)),
+    ROW(logit_bias, BOTH, READ, .read = read_logit_bias),
+    ROW(response_format, BOTH, READ, .read = read_response_format),
+    ROW(tools, CHAT, READ, .read = read_tools),
+    ROW(tool_choice, CHAT, READ, .read = read_beside),
+    ROW(chat_template_kwargs, CHAT, READ, .read = read_beside),
+    ROW(reasoning_effort, CHAT, READ, .read = read_beside),
+    ROW(user, BOTH, IGNORED),
+    ROW(store, BOTH, IDLE),
+    ROW(metadata, BOTH, IDLE),
+    ROW(service_tier, BOTH, IDLE),
+    ROW(parallel_tool_calls, BOTH, IDLE),
+    ROW(safety_identifier, BOTH, IDLE),
+    ROW(prompt_cache_key, BOTH, IDLE),
+    ROW(prompt_cache_retention, BOTH, IDLE),
+    ROW(prediction, BOTH, IDLE),
+    ROW(cache_prompt, BOTH, IDLE),
+    ROW(functions, CHAT, UNSERVED),
+    ROW(suffix, TEXT, UNSERVED),
+    ROW(winnow, BOTH, READ, .read = read_winnow),
 };
 #undef ROW
+#undef AT
 
 static const struct field *request_field(const char *name, bool chat) {
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-    if ((chat ? fields[i].chat : fields[i].text) && !strcmp(fields[i].name, name)) return &fields[i];
+    if (fields[i].in & (chat ? CHAT : TEXT) && !strcmp(fields[i].name, name)) return &fields[i];
   return NULL;
 }
 

@@ -90,11 +90,9 @@ static void respond_event(struct wn_serve_job *job, struct wn_respond *r, const 
 /* The answer's state; the first call tells that the answer has begun. NULL: out of memory. */
 static struct wn_respond *respond_begin(const struct wn_serve_model *m, struct wn_serve_choice *c) {
   static const char *const events[] = {"response.created", "response.in_progress"};
-  void *memory;
   if (c->respond) return c->respond;
-  c->job->out.failed |= wn_alloc(NULL, "a response", sizeof *c->respond, &memory) != WN_OK;
+  c->job->out.failed |= WN_ALLOC(NULL, "a response", 1, &c->respond) != WN_OK;
   if (c->job->out.failed) return NULL;
-  c->respond = memory;
   c->respond->items = json_array();
   for (int i = 0; i < 2; i++)
     respond_event(c->job, c->respond, events[i],

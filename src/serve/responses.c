@@ -3,7 +3,6 @@
 #include "serve/responses.h"
 
 #include <stdio.h>
-#include <string.h>
 
 struct reading {
   const struct wn_serve_model *m;

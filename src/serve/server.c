@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/context.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/misuse.h"
@@ -170,12 +169,12 @@ static void handle_model(const struct wn_http_request *request, struct wn_http_a
 static void handle_metrics(const struct wn_http_request *request, struct wn_http_answer *answer) {
   struct wn_server *s = request->user;
   const int n = s->models.count;
-  void *counts = NULL, *names = NULL;
-  bool good = wn_alloc(NULL, "counts", (size_t)n * sizeof(struct wn_serve_counts), &counts) == WN_OK &&
-              wn_alloc(NULL, "names", (size_t)n * sizeof(char *), &names) == WN_OK;
+  struct wn_serve_counts *counts = NULL;
+  const char **names = NULL;
+  const bool good = WN_ALLOC(NULL, "counts", n, &counts) == WN_OK && WN_ALLOC(NULL, "names", n, &names) == WN_OK;
   for (int i = 0; i < n && good; i++) {
-    wn_serve_worker_counts(&s->models.list[i].worker, (struct wn_serve_counts *)counts + i);
-    ((const char **)names)[i] = s->models.list[i].name;
+    wn_serve_worker_counts(&s->models.list[i].worker, &counts[i]);
+    names[i] = s->models.list[i].name;
   }
   if (good) wn_metrics_text(&answer->text, counts, n > 1 ? names : NULL, n);
   answer->text.failed = answer->text.failed || !good;
@@ -264,14 +263,14 @@ static void handle_detokenize(const struct wn_http_request *request, struct wn_h
   struct wn_bytes clean = {0};
   char *text = NULL;
   size_t bytes = 0;
-  void *memory = NULL;
-  bool good = json_is_array(list) && wn_alloc(m->ctx, "tokens", n * sizeof(int32_t), &memory) == WN_OK;
+  int32_t *ids = NULL;
+  bool good = json_is_array(list) && WN_ALLOC(m->ctx, "tokens", n, &ids) == WN_OK;
   for (size_t i = 0; i < n && good; i++) {
     const json_int_t id = json_is_integer(json_array_get(list, i)) ? json_integer_value(json_array_get(list, i)) : -1;
     good = id >= 0 && id < wn_tokenizer_vocab_size(m->tok);
-    if (good) ((int32_t *)memory)[i] = (int32_t)id;
+    if (good) ids[i] = (int32_t)id;
   }
-  good = good && wn_tokenizer_decode(m->ctx, m->tok, memory, n, &text, &bytes) == WN_OK &&
+  good = good && wn_tokenizer_decode(m->ctx, m->tok, ids, n, &text, &bytes) == WN_OK &&
          wn_utf8_replace_bad(text, bytes, &clean) == WN_OK;
   if (good)
     answer_json(answer, json_pack("{s:s%, s:s%}", "prompt", clean.data ? clean.data : "", clean.count, "content",
@@ -280,7 +279,7 @@ static void handle_detokenize(const struct wn_http_request *request, struct wn_h
     server_complain(answer, "tokens", "expected a list of the tokenizer's tokens");
   wn_bytes_clear(&clean);
   wn_text_free(text);
-  wn_free(memory);
+  wn_free(ids);
   json_decref(body);
 }
 
@@ -312,17 +311,15 @@ static unsigned long long server_random(void) {
 static struct wn_serve_job *server_job(const struct wn_http_request *from, struct wn_serve_request *request) {
   wn_context *ctx = server_front(from)->ctx;
   struct wn_server *s = from->user;
-  void *memory, *choices;
+  struct wn_serve_job *job;
   const int count = (int)request->n * request->prompt_count;
-  if (wn_alloc(ctx, "a job", sizeof(struct wn_serve_job), &memory) != WN_OK) return NULL;
-  if (wn_alloc(ctx, "answers", (size_t)count * sizeof(struct wn_serve_choice), &choices) != WN_OK) {
-    wn_free(memory);
+  if (WN_ALLOC(ctx, "a job", 1, &job) != WN_OK) return NULL;
+  if (WN_ALLOC(ctx, "answers", count, &job->choices) != WN_OK) {
+    wn_free(job);
     return NULL;
   }
-  struct wn_serve_job *job = memory;
   job->request = *request;
   *request = (struct wn_serve_request){0};
-  job->choices = choices;
   job->count = count;
   job->created = wn_wall_nanoseconds() / 1000000000;
   job->arrived = from->arrived;
@@ -493,10 +490,9 @@ static void server_close(struct wn_server *s) {
 static wn_status server_start(wn_context *ctx, wn_model *model, const wn_tokenizer *tok, const wn_server_models *models,
                               const wn_server_options *o, wn_server **out) {
   const char *const only = o->name ? o->name : "winnow";
-  void *memory;
+  struct wn_server *s;
   wn_status status;
-  WN_TRY(wn_alloc(ctx, "a server", sizeof **out, &memory));
-  struct wn_server *s = memory;
+  WN_TRY(WN_ALLOC(ctx, "a server", 1, &s));
   s->started = wn_wall_nanoseconds() / 1000000000;
   wn_kept_open(&s->kept);
   wn_keys_open(&s->keys);

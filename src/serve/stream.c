@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <microhttpd.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -60,9 +59,8 @@ void wn_http_streams_wait(struct wn_http_streams *all) {
 }
 
 struct wn_http_stream *wn_http_stream_create(struct wn_http_streams *all, struct MHD_Connection *connection) {
-  void *memory;
-  if (wn_alloc(NULL, "a stream", sizeof(struct wn_http_stream), &memory) != WN_OK) return NULL;
-  struct wn_http_stream *s = memory;
+  struct wn_http_stream *s;
+  if (WN_ALLOC(NULL, "a stream", 1, &s) != WN_OK) return NULL;
   s->all = all;
   s->connection = connection;
   const union MHD_ConnectionInfo *info =

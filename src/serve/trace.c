@@ -1,6 +1,5 @@
 /* Traces: with "winnow": {"trace": true} a stream has events between those of the text that say what the answer's
  * caches hold as it grows (docs/page.md has the fields). */
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
@@ -60,10 +59,8 @@ static wn_status trace_begin_event(const struct wn_serve_model *m, struct wn_ser
 }
 
 static wn_status trace_begin(const struct wn_serve_model *m, struct wn_serve_choice *c) {
-  void *memory;
   if (c->trace) return WN_OK;
-  WN_TRY(wn_alloc(m->ctx, "a trace", sizeof *c->trace, &memory));
-  c->trace = memory;
+  WN_TRY(WN_ALLOC(m->ctx, "a trace", 1, &c->trace));
   if (!(c->trace->tokens = json_array())) return trace_no_memory(m);
   WN_TRY(wn_text_stream_create(m->ctx, m->tok, &c->trace->stream));
   return trace_begin_event(m, c);
@@ -83,15 +80,9 @@ void wn_trace_token(const struct wn_serve_model *m, struct wn_serve_choice *c, i
 static wn_status trace_grow(const struct wn_serve_model *m, struct wn_serve_trace *t, int64_t seen) {
   const int64_t L = wn_model_config_get(m->model)->layers;
   const int64_t room = 2 * t->room > seen ? 2 * t->room : seen;
-  void *held, *now;
   if (seen <= t->room) return WN_OK;
-  WN_TRY(wn_alloc(m->ctx, "a trace", (size_t)(room * L) * sizeof *t->held, &held));
-  if (t->seen) memcpy(held, t->held, (size_t)(t->seen * L) * sizeof *t->held);
-  wn_free(t->held);
-  t->held = held;
-  WN_TRY(wn_alloc(m->ctx, "a trace", (size_t)room * sizeof *t->now, &now));
-  wn_free(t->now);
-  t->now = now;
+  WN_TRY(WN_RESIZE(m->ctx, "a trace", &t->held, t->seen * L, room * L));
+  WN_TRY(WN_RESIZE(m->ctx, "a trace", &t->now, 0, room));
   t->room = room;
   return WN_OK;
 }

@@ -1,7 +1,5 @@
 #include "serve/worker.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -376,13 +374,9 @@ static void *worker_run(void *user) {
 
 /* Allocates the arrays of a round. */
 static wn_status worker_room(wn_context *ctx, struct wn_serve_worker *w) {
-  void *memory;
   WN_TRY(wn_session_group_create(ctx, w->model.model, w->slots + w->draft, &w->group));
-  WN_TRY(wn_alloc(ctx, "turns of answers", (size_t)w->slots * sizeof *w->turns, &memory));
-  w->turns = memory;
-  WN_TRY(wn_alloc(ctx, "answers of a round", (size_t)w->slots * sizeof(struct wn_serve_choice *), &memory));
-  w->writing = memory;
-  return WN_OK;
+  WN_TRY(WN_ALLOC(ctx, "turns of answers", w->slots, &w->turns));
+  return WN_ALLOC(ctx, "answers of a round", w->slots, &w->writing);
 }
 
 static void worker_room_clear(struct wn_serve_worker *w) {

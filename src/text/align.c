@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "winnow/tokenizer.h"
 

@@ -102,8 +102,6 @@ struct wn_published {
   bool ignore_merges, nfc, bos;
 };
 const struct wn_published *wn_published_find(const char *name, size_t bytes); /* NULL: unknown */
-bool wn_published_has_pattern(const char *pattern); /* Is it one of them? Then a text may be cut before a newline that
-                                                     * follows a letter. */
 extern const char wn_gpt2_pattern[];
 
 #endif

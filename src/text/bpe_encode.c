@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/alloc.h"
 #include "base/error.h"
 #include "text/utf8.h"
 

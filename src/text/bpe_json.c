@@ -1,7 +1,6 @@
 /* Reads a tokenizer.json (Hugging Face tokenizers) whose model is BPE. The format allows many things; those that
  * language models use are read (docs/tokenizers.md has the list), and all others are refused by name, because a
  * half-understood tokenizer would silently give wrong tokens. */
-#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/alloc.h"
@@ -17,6 +16,8 @@ struct reader {
   const char *name;
   struct wn_bpe *bpe;
   bool byte_level; /* a ByteLevel step was read: nothing may follow it */
+  struct decoding *decoding;
+  int32_t *bos, *eos;
 };
 
 static wn_status wrong(const struct reader *r, const char *where, const char *expected) {
@@ -58,10 +59,18 @@ static wn_status get_type(const struct reader *r, const json_t *object, const ch
   return *out ? WN_OK : wrong(r, where, "an object with a type");
 }
 
-/* The list under `key`; NULL if it is no list. */
-static const json_t *bpe_json_sequence(const json_t *object, const char *key) {
+/* Reads a step, or those of a Sequence, whose list is under `key`. */
+static wn_status read_steps(struct reader *r, const json_t *object, const char *where, const char *key, int depth,
+                            wn_status (*read)(struct reader *r, const json_t *step, const char *type)) {
+  const char *type;
+  if (!object || json_is_null(object)) return WN_OK;
+  WN_TRY(get_type(r, object, where, &type));
+  if (strcmp(type, "Sequence") != 0) return read(r, object, type);
   const json_t *list = json_object_get(object, key);
-  return json_is_array(list) ? list : NULL;
+  if (!json_is_array(list) || depth == MAX_DEPTH) return wrong(r, where, "a sequence");
+  for (size_t i = 0; i < json_array_size(list); i++)
+    WN_TRY(read_steps(r, json_array_get(list, i), where, key, depth + 1, read));
+  return WN_OK;
 }
 
 /* --- normalizer --- */
@@ -72,16 +81,8 @@ const char *const wn_bpe_json_forms[] = {[WN_NORMALIZE_NFC] = "NFC",
                                          [WN_NORMALIZE_NFKD] = "NFKD",
                                          NULL};
 
-static wn_status read_normalizer(struct reader *r, const json_t *object, int depth) {
-  const char *type, *text;
-  if (!object || json_is_null(object)) return WN_OK;
-  WN_TRY(get_type(r, object, "normalizer", &type));
-  if (!strcmp(type, "Sequence")) {
-    const json_t *list = bpe_json_sequence(object, "normalizers");
-    if (!list || depth == MAX_DEPTH) return wrong(r, "normalizer", "a sequence");
-    for (size_t i = 0; i < json_array_size(list); i++) WN_TRY(read_normalizer(r, json_array_get(list, i), depth + 1));
-    return WN_OK;
-  }
+static wn_status read_normalizer(struct reader *r, const json_t *object, const char *type) {
+  const char *text;
   if (r->bpe->normalize_count == WN_BPE_STEPS) return unknown(r, "more normalizers than twelve, among them", type);
   struct wn_normalize_step step = {0};
   int form = 0;
@@ -168,7 +169,7 @@ static wn_status read_scheme(const struct reader *r, const json_t *object, const
   WN_TRY(get_string(r, object, where, "replacement", &replacement));
   WN_TRY(get_string(r, object, where, "prepend_scheme", &scheme));
   WN_TRY(get_bool(r, object, where, "add_prefix_space", true, &prefix));
-  const bool known = !replacement || !strcmp(replacement, "\xE2\x96\x81") || (spaces && !strcmp(replacement, " "));
+  const bool known = !replacement || !strcmp(replacement, WN_SPACE_MARK) || (spaces && !strcmp(replacement, " "));
   snprintf(place, sizeof place, "%s Metaspace with", where);
   if (!known) return unknown(r, place, replacement);
   *out = prefix ? WN_PREPEND_ALWAYS : WN_PREPEND_NEVER;
@@ -189,7 +190,7 @@ static wn_status read_metaspace(struct reader *r, const json_t *object) {
   WN_TRY(read_scheme(r, object, "pre_tokenizer", false, &step.prepend));
   WN_TRY(get_bool(r, object, "pre_tokenizer", "split", true, &split));
   WN_TRY(add_step(r, step));
-  return split ? wn_bpe_add_split(r->ctx, r->name, r->bpe, "\xE2\x96\x81", WN_SPLIT_WITH_NEXT, false) : WN_OK;
+  return split ? wn_bpe_add_split(r->ctx, r->name, r->bpe, WN_SPACE_MARK, WN_SPLIT_WITH_NEXT, false) : WN_OK;
 }
 
 /* Punctuation as Hugging Face tokenizers has it: ASCII's symbols, and Unicode 8's categories with two characters more.
@@ -204,19 +205,9 @@ static const char punctuation[] =
     "\\x{11F43}-\\x{11F4F}"
     "])[!-\\/:-@\\[-`{-~\\p{P}\\x{166D}\\x{111C9}]";
 
-static wn_status read_pre_tokenizer(struct reader *r, const json_t *object, int depth) {
-  const char *type;
+static wn_status read_pre_tokenizer(struct reader *r, const json_t *object, const char *type) {
   bool flag;
   int behavior;
-  if (!object || json_is_null(object)) return WN_OK;
-  WN_TRY(get_type(r, object, "pre_tokenizer", &type));
-  if (!strcmp(type, "Sequence")) {
-    const json_t *list = bpe_json_sequence(object, "pretokenizers");
-    if (!list || depth == MAX_DEPTH) return wrong(r, "pre_tokenizer", "a sequence");
-    for (size_t i = 0; i < json_array_size(list); i++)
-      WN_TRY(read_pre_tokenizer(r, json_array_get(list, i), depth + 1));
-    return WN_OK;
-  }
   if (r->byte_level) return unknown(r, "after ByteLevel, the pre_tokenizer", type);
   if (!strcmp(type, "ByteLevel")) {
     r->byte_level = true;
@@ -242,13 +233,10 @@ static wn_status read_pre_tokenizer(struct reader *r, const json_t *object, int 
   return unknown(r, "pre_tokenizer", type);
 }
 
-static bool mentions(const json_t *object, const char *type, const char *list_key, int depth) {
-  const char *own = json_string_value(json_object_get(object, "type"));
-  if (own && !strcmp(own, type)) return true;
-  const json_t *list = json_object_get(object, list_key);
-  for (size_t i = 0; i < json_array_size(list) && depth < MAX_DEPTH; i++)
-    if (mentions(json_array_get(list, i), type, list_key, depth + 1)) return true;
-  return false;
+static wn_status find_byte_level(struct reader *r, const json_t *object, const char *type) {
+  (void)object;
+  r->bpe->byte_level = r->bpe->byte_level || !strcmp(type, "ByteLevel");
+  return WN_OK;
 }
 
 /* --- decoder --- */
@@ -272,17 +260,10 @@ static wn_status read_strip(const struct reader *r, const json_t *object, struct
   return WN_OK;
 }
 
-static wn_status read_decoder_step(const struct reader *r, const json_t *object, int depth, struct decoding *d) {
-  const char *type, *from, *to;
+static wn_status read_decoder_step(struct reader *r, const json_t *object, const char *type) {
+  const char *from, *to;
+  struct decoding *d = r->decoding;
   struct wn_decoder_rules *rules = d->rules;
-  WN_TRY(get_type(r, object, "decoder", &type));
-  if (!strcmp(type, "Sequence")) {
-    const json_t *list = bpe_json_sequence(object, "decoders");
-    if (!list || depth == MAX_DEPTH) return wrong(r, "decoder", "a sequence");
-    for (size_t i = 0; i < json_array_size(list); i++)
-      WN_TRY(read_decoder_step(r, json_array_get(list, i), depth + 1, d));
-    return WN_OK;
-  }
   if (!strcmp(type, "Metaspace")) {
     enum wn_prepend prepend;
     if (rules->marks || d->fused || d->stripped) return unknown(r, "after other steps, the decoder", type);
@@ -295,7 +276,7 @@ static wn_status read_decoder_step(const struct reader *r, const json_t *object,
   if (!strcmp(type, "Replace")) {
     WN_TRY(get_string(r, json_object_get(object, "pattern"), "decoder.pattern", "String", &from));
     WN_TRY(get_string(r, object, "decoder", "content", &to));
-    if (!from || strcmp(from, "\xE2\x96\x81") != 0 || !to || strcmp(to, " ") != 0)
+    if (!from || strcmp(from, WN_SPACE_MARK) != 0 || !to || strcmp(to, " ") != 0)
       return unknown(r, "decoder", "Replace of anything but U+2581 by a space");
     if (d->stripped) return unknown(r, "after Strip, the decoder", type);
     rules->marks = true;
@@ -313,10 +294,11 @@ static wn_status read_decoder_step(const struct reader *r, const json_t *object,
 
 wn_status wn_bpe_json_decoder(wn_context *ctx, const char *name, const json_t *object, bool spaces,
                               struct wn_decoder_rules *out) {
-  const struct reader r = {.ctx = ctx, .name = name};
+  struct decoding decoding = {.spaces = spaces, .rules = out};
+  struct reader r = {.ctx = ctx, .name = name, .decoding = &decoding};
   *out = (struct wn_decoder_rules){0};
   if (!object || json_is_null(object)) return unknown(&r, "decoder", "null");
-  return read_decoder_step(&r, object, 0, &(struct decoding){.spaces = spaces, .rules = out});
+  return read_steps(&r, object, "decoder", "decoders", 0, read_decoder_step);
 }
 
 /* The file must ask for what our decoding does: ByteLevel, or U+2581 for spaces with bytes in between. A byte-level
@@ -489,7 +471,7 @@ static wn_status read_model(struct reader *r, const json_t *model, const json_t 
 
 /* --- post_processor: tokens added before and after every text --- */
 
-static wn_status read_template(struct reader *r, const json_t *object, int32_t *bos, int32_t *eos) {
+static wn_status read_template(struct reader *r, const json_t *object) {
   const json_t *single = json_object_get(object, "single"), *ids = json_object_get(object, "special_tokens");
   bool behind = false;
   for (size_t i = 0; i < json_array_size(single); i++) {
@@ -502,7 +484,7 @@ static wn_status read_template(struct reader *r, const json_t *object, int32_t *
     if (!name) return wrong(r, "post_processor.single", "a list of Sequence and SpecialToken");
     const json_t *list = json_object_get(json_object_get(ids, name), "ids");
     const json_t *id = json_array_get(list, 0);
-    int32_t *out = behind ? eos : bos;
+    int32_t *out = behind ? r->eos : r->bos;
     if (json_array_size(list) != 1 || *out >= 0) return unknown(r, "post_processor", "several special tokens in a row");
     WN_TRY(bpe_json_read_id(r, name, id, out));
     if (*out >= r->bpe->vocab.size || r->bpe->vocab.tokens[*out].kind == WN_TOKEN_NONE)
@@ -511,31 +493,22 @@ static wn_status read_template(struct reader *r, const json_t *object, int32_t *
   return WN_OK;
 }
 
-static wn_status read_post_processor(struct reader *r, const json_t *object, int depth, int32_t *bos, int32_t *eos) {
-  const char *type;
-  if (!object || json_is_null(object)) return WN_OK;
-  WN_TRY(get_type(r, object, "post_processor", &type));
-  if (!strcmp(type, "Sequence")) {
-    const json_t *list = bpe_json_sequence(object, "processors");
-    if (!list || depth == MAX_DEPTH) return wrong(r, "post_processor", "a sequence");
-    for (size_t i = 0; i < json_array_size(list); i++)
-      WN_TRY(read_post_processor(r, json_array_get(list, i), depth + 1, bos, eos));
-    return WN_OK;
-  }
-  if (!strcmp(type, "TemplateProcessing")) return read_template(r, object, bos, eos);
+static wn_status read_post_processor(struct reader *r, const json_t *object, const char *type) {
+  if (!strcmp(type, "TemplateProcessing")) return read_template(r, object);
   return strcmp(type, "ByteLevel") ? unknown(r, "post_processor", type) : WN_OK;
 }
 
 wn_status wn_bpe_read_json(wn_context *ctx, const char *name, const json_t *root, struct wn_bpe *bpe, int32_t *bos,
                            int32_t *eos) {
-  struct reader r = {.ctx = ctx, .name = name, .bpe = bpe};
+  struct reader r = {.ctx = ctx, .name = name, .bpe = bpe, .bos = bos, .eos = eos};
   *bos = *eos = -1;
   const json_t *pre = json_object_get(root, "pre_tokenizer");
-  bpe->byte_level = mentions(pre, "ByteLevel", "pretokenizers", 0);
-  WN_TRY(read_normalizer(&r, json_object_get(root, "normalizer"), 0));
-  WN_TRY(read_pre_tokenizer(&r, pre, 0));
+  WN_TRY(read_steps(&r, pre, "pre_tokenizer", "pretokenizers", 0, find_byte_level));
+  WN_TRY(read_steps(&r, json_object_get(root, "normalizer"), "normalizer", "normalizers", 0, read_normalizer));
+  WN_TRY(read_steps(&r, pre, "pre_tokenizer", "pretokenizers", 0, read_pre_tokenizer));
   WN_TRY(read_decoder(&r, json_object_get(root, "decoder")));
   WN_TRY(read_model(&r, json_object_get(root, "model"), json_object_get(root, "added_tokens")));
-  WN_TRY(read_post_processor(&r, json_object_get(root, "post_processor"), 0, bos, eos));
+  const json_t *post = json_object_get(root, "post_processor");
+  WN_TRY(read_steps(&r, post, "post_processor", "processors", 0, read_post_processor));
   return wn_bpe_finish(ctx, name, bpe);
 }

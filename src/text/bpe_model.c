@@ -54,7 +54,8 @@ const struct wn_published *wn_published_find(const char *name, size_t bytes) {
 }
 
 /* In each of these patterns a word of letters ends before a newline whatever follows, and nothing looks back. */
-bool wn_published_has_pattern(const char *pattern) {
+/* Is it a published pattern? Then a text may be cut before a newline that follows a letter. */
+static bool published_has_pattern(const char *pattern) {
   for (size_t i = 0; i < sizeof published / sizeof *published; i++)
     for (int k = 0; k < 4 && published[i].patterns[k]; k++)
       if (!strcmp(published[i].patterns[k], pattern)) return true;
@@ -182,7 +183,7 @@ static bool can_cut(const struct wn_bpe *bpe) {
   for (int i = 0; i < bpe->split_count; i++) {
     const struct wn_split_step *step = &bpe->split[i];
     if (step->kind != WN_SPLIT_PATTERN || step->behavior != WN_SPLIT_ISOLATED ||
-        !wn_published_has_pattern(wn_pattern_text(step->pattern)))
+        !published_has_pattern(wn_pattern_text(step->pattern)))
       return false;
     words = words || strstr(wn_pattern_text(step->pattern), "\\s+(?!\\S)") != NULL;
   }

@@ -7,8 +7,6 @@
 #include "base/error.h"
 #include "text/utf8.h"
 
-static const char mark[] = "\xE2\x96\x81"; /* U+2581 */
-
 /* Collects the pieces of a pattern step. The last piece is held back, because some behaviours join the next match to
  * it. */
 struct pieces {
@@ -87,17 +85,10 @@ static wn_status split_metaspace(struct wn_bpe_scratch *s, int step, const char 
   struct wn_bytes *copy = &s->copies[step];
   int prepend = s->bpe->split[step].prepend;
   copy->count = 0;
-  bool has_mark = bytes > 0 && (text[0] == ' ' || (bytes >= 3 && !memcmp(text, mark, 3)));
+  bool has_mark = (bytes > 0 && text[0] == ' ') || wn_begins_with_mark(text, bytes);
   if (!has_mark && (prepend == WN_PREPEND_ALWAYS || (prepend == WN_PREPEND_FIRST && at_start)))
-    WN_TRY(wn_bytes_add(NULL, copy, mark, 3));
-  while (bytes > 0) {
-    const char *space = memchr(text, ' ', bytes);
-    size_t n = space ? (size_t)(space - text) : bytes;
-    WN_TRY(wn_bytes_add(NULL, copy, text, n));
-    if (space) WN_TRY(wn_bytes_add(NULL, copy, mark, 3));
-    text += n + (space != NULL);
-    bytes -= n + (space != NULL);
-  }
+    WN_TRY(wn_bytes_add(NULL, copy, WN_SPACE_MARK, WN_SPACE_MARK_BYTES));
+  WN_TRY(wn_mark_spaces(NULL, copy, text, bytes));
   return wn_bpe_split(s, step + 1, copy->data, copy->count, at_start);
 }
 

@@ -25,10 +25,6 @@ static inline const struct wn_merge *find_merge(const struct wn_bpe *bpe, int32_
   }
 }
 
-static wn_status symbols_room(struct wn_bpe_scratch *s, size_t count) {
-  return WN_GROW(NULL, "tokenizer", &s->symbols, 0, count, &s->symbol_room);
-}
-
 /* The first symbols of a word: bytes, or characters, where one without a token becomes bytes or the unknown token. */
 static wn_status first_symbols(struct wn_bpe_scratch *s, const char *word, size_t bytes, size_t *out) {
   const struct wn_bpe *bpe = s->bpe;
@@ -38,7 +34,7 @@ static wn_status first_symbols(struct wn_bpe_scratch *s, const char *word, size_
     snprintf(s->error, sizeof s->error, "a word of %zu bytes is too long", bytes);
     return WN_ERR_UNSUPPORTED;
   }
-  WN_TRY(symbols_room(s, bytes + 1));
+  WN_TRY(WN_GROW(NULL, "tokenizer", &s->symbols, 0, bytes + 1, &s->symbol_room));
   for (size_t i = 0; i < bytes;) {
     int length = 1;
     int32_t id;

@@ -1,6 +1,5 @@
 /* Writes a tokenizer.json from any BPE model, including one read from a GGUF file. */
 #include <stdlib.h>
-#include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"
 #include "text/bpe_json.h"
@@ -49,7 +48,7 @@ static json_t *write_pre_tokenizer(const struct wn_bpe *bpe) {
       break;
     }
     if (step->kind == WN_SPLIT_METASPACE)
-      wn_json_list_add(&list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", "\xE2\x96\x81",
+      wn_json_list_add(&list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", WN_SPACE_MARK,
                                         "prepend_scheme", wn_bpe_json_schemes[step->prepend], "split", 0));
     else
       wn_json_list_add(&list, json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
@@ -69,11 +68,11 @@ static json_t *write_decoder(const struct wn_bpe *bpe) {
   json_t *list = json_array();
   if (bpe->bytes) wn_json_list_add(&list, json_pack("{s:s}", "type", "ByteFallback"));
   if (bpe->strip == WN_STRIP_MARKS)
-    wn_json_list_add(&list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", "\xE2\x96\x81",
+    wn_json_list_add(&list, json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", WN_SPACE_MARK,
                                       "prepend_scheme", "always", "split", 0));
   else if (bpe->marks)
-    wn_json_list_add(&list, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", "\xE2\x96\x81",
-                                      "content", " "));
+    wn_json_list_add(
+        &list, json_pack("{s:s, s:{s:s}, s:s}", "type", "Replace", "pattern", "String", WN_SPACE_MARK, "content", " "));
   wn_json_list_add(&list, json_pack("{s:s}", "type", "Fuse"));
   if (bpe->strip == WN_STRIP_SPACE)
     wn_json_list_add(&list, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content", " ", "start", 1, "stop", 0));

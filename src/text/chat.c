@@ -16,7 +16,6 @@
 
 #include <string.h>
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "text/normalize.h"
 #include "text/template/template.h"

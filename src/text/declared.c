@@ -5,12 +5,8 @@
 #include "text/declared.h"
 
 #include <jansson.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/fields.h"
 #include "base/limits.h"
 #include "base/misuse.h"

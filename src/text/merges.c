@@ -7,7 +7,6 @@
 #include "text/pieces.h"
 
 #include <string.h>
-#include "base/alloc.h"
 #include "base/error.h"
 #include "text/finder.h"
 #include "text/heap.h"

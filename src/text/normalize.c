@@ -2,13 +2,11 @@
  * decomposition moves each mark step by step, which is quadratic for a long run of marks; here runs are sorted. */
 #include "text/normalize.h"
 
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 #include "base/alloc.h"
 #include "base/error.h"
-#include "text/tokenizer.h"
 #include "text/utf8.h"
 
 wn_status wn_bytes_add(wn_context *ctx, struct wn_bytes *b, const char *more, size_t n) {
@@ -22,6 +20,20 @@ wn_status wn_bytes_add(wn_context *ctx, struct wn_bytes *b, const char *more, si
 void wn_bytes_clear(struct wn_bytes *b) {
   wn_free(b->data);
   *b = (struct wn_bytes){0};
+}
+
+bool wn_begins_with_mark(const char *text, size_t bytes) {
+  return bytes >= WN_SPACE_MARK_BYTES && !memcmp(text, WN_SPACE_MARK, WN_SPACE_MARK_BYTES);
+}
+
+wn_status wn_mark_spaces(wn_context *ctx, struct wn_bytes *b, const char *text, size_t bytes) {
+  for (const char *space; (space = memchr(text, ' ', bytes)); text = space + 1) {
+    const size_t n = (size_t)(space - text);
+    WN_TRY(wn_bytes_add(ctx, b, text, n));
+    WN_TRY(wn_bytes_add(ctx, b, WN_SPACE_MARK, WN_SPACE_MARK_BYTES));
+    bytes -= n + 1;
+  }
+  return wn_bytes_add(ctx, b, text, bytes);
 }
 
 wn_status wn_utf8_replace_bad(const char *text, size_t bytes, struct wn_bytes *out) {
@@ -122,7 +134,7 @@ wn_status wn_unicode_normalize(const char *text, size_t bytes, bool composed, bo
   if (is_ascii(text, bytes)) return wn_bytes_add(NULL, out, text, bytes);
   const utf8proc_option_t options =
       (utf8proc_option_t)(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0));
-  size_t room = 0, count = 0, size;
+  size_t count = 0;
   int32_t *points = NULL;
   wn_status status = WN_OK;
   /* First pass: the length. Second: the characters. */
@@ -138,12 +150,7 @@ wn_status wn_unicode_normalize(const char *text, size_t bytes, bool composed, bo
         for (utf8proc_ssize_t k = 0; k < n; k++) points[count + (size_t)k] = parts[k];
       count += (size_t)n;
     }
-    if (pass == 0) {
-      void *p = NULL;
-      room = count + 1; /* utf8proc writes a terminator */
-      status = wn_mul_size(room, sizeof *points, &size) ? wn_alloc(NULL, "text", size, &p) : WN_ERR_MEMORY;
-      points = p;
-    }
+    if (pass == 0) status = WN_ALLOC(NULL, "text", count + 1, &points); /* utf8proc writes a terminator */
   }
   if (status == WN_OK) status = sort_marks(points, count);
   if (status == WN_OK && composed) {

@@ -14,6 +14,13 @@ struct wn_bytes {
 wn_status wn_bytes_add(wn_context *ctx, struct wn_bytes *b, const char *more, size_t n); /* keeps a NUL at the end */
 void wn_bytes_clear(struct wn_bytes *b);
 
+/* U+2581, by which SentencePiece and Metaspace write a space. */
+#define WN_SPACE_MARK "\xE2\x96\x81"
+enum { WN_SPACE_MARK_BYTES = sizeof WN_SPACE_MARK - 1 };
+bool wn_begins_with_mark(const char *text, size_t bytes);
+/* Appends text with the mark for each space. */
+wn_status wn_mark_spaces(wn_context *ctx, struct wn_bytes *b, const char *text, size_t bytes);
+
 /* Appends text (UTF-8) in a normal form: composed (NFC, NFKC) or decomposed (NFD, NFKD), compatible (NFKC, NFKD) or
  * not. */
 wn_status wn_unicode_normalize(const char *text, size_t bytes, bool composed, bool compatible, struct wn_bytes *out);

@@ -4,7 +4,6 @@
 #include "text/spm_check.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include "base/alloc.h"
 #include "base/error.h"

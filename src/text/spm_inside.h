@@ -24,6 +24,4 @@ struct wn_spm {
   struct wn_finder symbols; /* the user-defined ones */
 };
 
-int32_t wn_spm_find(const struct wn_spm *spm, const char *text, size_t bytes); /* -1: no piece */
-
 #endif

@@ -51,7 +51,7 @@ static wn_status spm_json_cannot_symbol(wn_context *ctx, int32_t id, const char 
 
 /* Appends to an object as wn_json_list_add does to a list. */
 static void spm_json_object_add(json_t **object, const char *key, json_t *value) {
-  if (json_object_set_new(*object, key, value) == 0) return;
+  if (json_object_set_new_nocheck(*object, key, value) == 0) return;
   json_decref(*object);
   *object = NULL;
 }
@@ -125,7 +125,7 @@ static wn_status spm_json_check_symbols(wn_context *ctx, const wn_tokenizer *tok
   return WN_OK;
 }
 
-static bool spm_json_joins(const struct spm_writer *w, const char *text, size_t bytes) {
+static bool spm_json_known(const struct spm_writer *w, const char *text, size_t bytes) {
   return wn_pieces_find(w->tok->pieces, text, bytes) != WN_NO_PIECE;
 }
 
@@ -140,7 +140,7 @@ static size_t spm_json_cuts(const struct spm_writer *w, struct spm_cut *cuts) {
     if (spm_json_has_symbol(tok, text, bytes)) continue;
     for (size_t at = wn_pieces_character(text, bytes); at < bytes; at += n) {
       n = wn_pieces_character(text + at, bytes - at);
-      if (!spm_json_joins(w, text, at) || !spm_json_joins(w, text + at, bytes - at)) continue;
+      if (!spm_json_known(w, text, at) || !spm_json_known(w, text + at, bytes - at)) continue;
       if (cuts) cuts[count] = (struct spm_cut){id, (uint16_t)at, wn_spm_score(tok->spm, id)};
       count++;
     }
@@ -171,10 +171,7 @@ static wn_status spm_json_bpe(struct spm_writer *w, json_t **out) {
   for (int32_t id = 0; id < tok->vocab_size && vocab; id++) {
     json_t *text = spm_json_piece(tok, id);
     twice |= text && json_object_get(vocab, json_string_value(text));
-    if (!text || json_object_set_new_nocheck(vocab, json_string_value(text), json_integer(id)) != 0) {
-      json_decref(vocab);
-      vocab = NULL;
-    }
+    spm_json_object_add(&vocab, json_string_value(text), json_integer(id));
     json_decref(text);
   }
   if (twice) {
@@ -190,10 +187,6 @@ static wn_status spm_json_bpe(struct spm_writer *w, json_t **out) {
 }
 
 /* ---- the unigram model ---- */
-
-static bool spm_json_known(const struct spm_writer *w, const char *text, size_t bytes) {
-  return wn_pieces_find(w->tok->pieces, text, bytes) != WN_NO_PIECE;
-}
 
 /* The first character of a text that is not a piece itself; NULL: all are. */
 static const char *spm_json_foreign(const struct spm_writer *w, const char *text, size_t bytes, size_t *n) {

@@ -22,7 +22,7 @@ static uint32_t spm_slot(const struct wn_spm *spm, const char *text, size_t byte
   return at;
 }
 
-int32_t wn_spm_find(const struct wn_spm *spm, const char *text, size_t bytes) {
+static int32_t spm_find(const struct wn_spm *spm, const char *text, size_t bytes) {
   return spm->slots[spm_slot(spm, text, bytes)];
 }
 
@@ -108,9 +108,9 @@ static wn_status spm_pieces(wn_context *ctx, const char *name, const void *model
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: %d pieces stand for bytes, expected %d", name, in_bytes,
                    spm->info.byte_fallback ? 256 : 0);
   const struct special s = spm_special(&trainer);
-  spm->bos = wn_spm_find(spm, (const char *)s.bos.data, s.bos.bytes);
-  spm->eos = wn_spm_find(spm, (const char *)s.eos.data, s.eos.bytes);
-  spm->unknown = wn_spm_find(spm, (const char *)s.unknown.data, s.unknown.bytes);
+  spm->bos = spm_find(spm, (const char *)s.bos.data, s.bos.bytes);
+  spm->eos = spm_find(spm, (const char *)s.eos.data, s.eos.bytes);
+  spm->unknown = spm_find(spm, (const char *)s.unknown.data, s.unknown.bytes);
   if (spm->bos >= 0 && spm->pieces[spm->bos].type != WN_PIECE_CONTROL) spm->bos = -1;
   if (spm->eos >= 0 && spm->pieces[spm->eos].type != WN_PIECE_CONTROL) spm->eos = -1;
   for (id = 0; id < spm->count && spm->unknown < 0; id++)

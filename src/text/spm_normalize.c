@@ -7,8 +7,6 @@
 #include "text/spm_inside.h"
 #include "text/utf8.h"
 
-static const char normalize_mark[] = "\xE2\x96\x81"; /* U+2581 */
-
 /* The replacement at one position of the text, and how many bytes of the text it replaces. */
 struct normal {
   const char *text;
@@ -57,21 +55,13 @@ static wn_status normalize_one(struct normalized *n, struct normal *out) {
 }
 
 static wn_status normalize_put(const struct wn_spm *spm, const char *text, size_t bytes, struct wn_bytes *out) {
-  while (bytes > 0) {
-    const char *space = spm->info.escape_whitespaces ? memchr(text, ' ', bytes) : NULL;
-    const size_t n = space ? (size_t)(space - text) : bytes;
-    WN_TRY(wn_bytes_add(NULL, out, text, n));
-    if (space) WN_TRY(wn_bytes_add(NULL, out, normalize_mark, 3));
-    text += n + (space != NULL);
-    bytes -= n + (space != NULL);
-  }
-  return WN_OK;
+  return (spm->info.escape_whitespaces ? wn_mark_spaces : wn_bytes_add)(NULL, out, text, bytes);
 }
 
 static wn_status normalize_all(struct normalized *in, struct wn_bytes *out) {
   const struct wn_spm *spm = in->spm;
   const bool fewer = spm->info.remove_extra_whitespaces;
-  const char *space = spm->info.escape_whitespaces ? normalize_mark : " ";
+  const char *space = spm->info.escape_whitespaces ? WN_SPACE_MARK : " ";
   const size_t space_bytes = strlen(space);
   struct normal n;
   bool after_space = fewer;

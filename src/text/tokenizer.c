@@ -14,7 +14,6 @@
  * may be shown on a terminal. */
 #include "text/tokenizer.h"
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "base/number.h"
 #include "text/normalize.h"
@@ -28,8 +27,6 @@
 
 #define PIECE_BYTES ((size_t)1 << 16)  /* size of a piece, if the text can be cut */
 #define WHOLE_LIMIT ((size_t)64 << 20) /* limit for a text that cannot be cut */
-
-static const char space_mark[] = "\xE2\x96\x81"; /* U+2581 */
 
 void wn_tokens_free(int32_t *ids) {
   wn_free(ids);
@@ -113,7 +110,7 @@ static wn_status encode_lines(struct encoder *e, const char *text, size_t bytes,
  * begins the document. */
 static enum before before_part(const wn_tokenizer *tok, const char *text, size_t bytes, bool at_start) {
   const enum wn_prepend prepend = tok->info.foreign.prepend;
-  const bool spaced = bytes > 0 && (*text == ' ' || (bytes >= 3 && !memcmp(text, space_mark, 3)));
+  const bool spaced = (bytes > 0 && *text == ' ') || wn_begins_with_mark(text, bytes);
   if (spaced || prepend == WN_PREPEND_NEVER || (prepend == WN_PREPEND_FIRST && !at_start)) return BEFORE_NOTHING;
   return BEFORE_SPACE;
 }
@@ -124,7 +121,7 @@ static wn_status encode_text(struct encoder *e, const char *text, size_t bytes, 
   const int32_t mark[3] = {byte_id[0xE2], byte_id[0x96], byte_id[0x81]};
   bool has_mark = e->tok->cuttable && mark[0] >= 0 && mark[1] >= 0 && mark[2] >= 0 && !e->tok->info.foreign.marked;
   const char *found;
-  while (has_mark && (found = memmem(text, bytes, space_mark, 3))) {
+  while (has_mark && (found = memmem(text, bytes, WN_SPACE_MARK, 3))) {
     size_t n = (size_t)(found - text);
     WN_TRY(encode_lines(e, text, n, before, ids));
     WN_TRY(wn_ids_add(NULL, ids, mark, 3));
@@ -338,7 +335,7 @@ static wn_status decode_text_piece(wn_context *ctx, const wn_tokenizer *tok, str
   const enum wn_strip how = decode_strip(tok);
   const bool strip = d->at_start && how != WN_STRIP_NONE, fewer = !tok->bpe && tok->info.remove_extra_whitespaces;
   const bool marks = !tok->bpe || tok->bpe->marks;
-  if (strip && marks && n >= 3 && !memcmp(text, space_mark, 3)) {
+  if (strip && marks && wn_begins_with_mark(text, n)) {
     text += 3;
     n -= 3;
     if (fewer && n == 0) return WN_OK; /* the space may be a token of its own */
@@ -348,7 +345,7 @@ static wn_status decode_text_piece(wn_context *ctx, const wn_tokenizer *tok, str
   }
   d->at_start = fewer && n == 0 && d->at_start;
   while (n > 0) {
-    const char *mark = marks ? memmem(text, n, space_mark, 3) : NULL;
+    const char *mark = marks ? memmem(text, n, WN_SPACE_MARK, 3) : NULL;
     const size_t plain = mark ? (size_t)(mark - text) : n;
     if (plain) WN_TRY(filter(ctx, d, text, plain, out));
     if (mark && !(strip && how == WN_STRIP_MARKS)) WN_TRY(filter(ctx, d, " ", 1, out));

@@ -4,11 +4,9 @@
  * names and are marked unused. A SentencePiece model is also stored whole, because llama.cpp has no byte fallback in
  * unigram models and puts a space after user-defined pieces. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "text/bpe_json.h"
 #include "text/spm_inside.h"

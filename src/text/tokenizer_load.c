@@ -2,11 +2,9 @@
  * tokenizer.json, or a SentencePiece model; the contents decide. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
 #include "base/misuse.h"
@@ -106,8 +104,8 @@ static wn_status take_model(wn_context *ctx, const wn_gguf_value *value, wn_toke
   const void *data;
   size_t bytes;
   if (!wn_gguf_value_bytes(value, &data, &bytes) || bytes == 0) return WN_OK;
-  void *copy;
-  WN_TRY(wn_alloc(ctx, "tokenizer", bytes, &copy));
+  char *copy;
+  WN_TRY(WN_ALLOC(ctx, "tokenizer", bytes, &copy));
   tok->model = memcpy(copy, data, bytes);
   tok->model_bytes = bytes;
   return WN_OK;

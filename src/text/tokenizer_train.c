@@ -3,8 +3,6 @@
  * Programming, volume 2, 3.4.2, algorithm S). The random numbers depend on the line's index: the same lines every
  * time. */
 #include "base/alloc.h"
-#include "base/context.h"
-#include "base/error.h"
 #include "base/file.h"
 #include "base/misuse.h"
 #include "base/options.h"

@@ -8,9 +8,7 @@
  * byte that can still continue a piece. */
 #include "text/pieces.h"
 
-#include <string.h>
 #include "base/alloc.h"
-#include "base/error.h"
 
 #define UNKNOWN_PENALTY 10.0f
 

@@ -96,7 +96,7 @@ int32_t wn_byte_alphabet(unsigned byte) {
   if (byte >= 0x7F && byte <= 0xA0) return 0x100 + 33 + (int32_t)(byte - 0x7F);
   return byte == 0xAD ? 0x100 + 67 : (int32_t)byte;
 }
-int wn_byte_of_alphabet(int32_t code_point) {
+static int byte_of_alphabet(int32_t code_point) {
   if (code_point < 0 || code_point > 0x100 + 67) return -1;
   if (code_point < 0x100) return wn_byte_alphabet((unsigned)code_point) == code_point ? code_point : -1;
   int k = code_point - 0x100;
@@ -114,7 +114,7 @@ bool wn_alphabet_decode(const char *text, size_t bytes, char *out, size_t *out_b
       i++;
     }
     i++;
-    int byte = wn_byte_of_alphabet(point);
+    int byte = byte_of_alphabet(point);
     if (byte < 0) return false;
     out[n++] = (char)(unsigned char)byte;
   }

@@ -49,8 +49,7 @@ static inline const char *wn_vocab_text(const struct wn_vocab *v, int32_t id) {
 uint64_t wn_hash_bytes(const char *data, size_t bytes);
 
 /* GPT-2's byte alphabet (openai/gpt-2, encoder.py): printable bytes map to themselves, the others to U+0100 and up. */
-int32_t wn_byte_alphabet(unsigned byte);     /* the code point */
-int wn_byte_of_alphabet(int32_t code_point); /* -1: none */
+int32_t wn_byte_alphabet(unsigned byte); /* the code point */
 /* Decodes a text in the byte alphabet to out [bytes]; false if it has another character. */
 bool wn_alphabet_decode(const char *text, size_t bytes, char *out, size_t *out_bytes);
 

@@ -3,13 +3,11 @@
 #include "text/vocab_gguf.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/error.h"
 #include "base/limits.h"
-#include "text/normalize.h"
 #include "text/spm_proto.h"
 #include "text/utf8.h"
 
@@ -144,15 +142,6 @@ static wn_status read_bpe(const struct source *s, struct wn_gguf_vocab *out) {
 
 /* --- SentencePiece: the serialized ModelProto (sentencepiece_model.proto) --- */
 
-/* A user-defined piece with U+2581 for its spaces, as in the model from which llama.cpp's converters wrote the file;
- * there they write spaces. Gemma has such pieces for runs of spaces. */
-static wn_status mark_spaces(wn_context *ctx, struct wn_bytes *marked, const char *text, size_t bytes) {
-  marked->count = 0;
-  for (size_t i = 0; i < bytes; i++)
-    WN_TRY(text[i] == ' ' ? wn_bytes_add(ctx, marked, "\xe2\x96\x81", 3) : wn_bytes_add(ctx, marked, text + i, 1));
-  return WN_OK;
-}
-
 static wn_status put_piece(const struct source *s, struct wn_bytes *model, struct wn_bytes *piece,
                            struct wn_bytes *marked, int32_t id, int32_t unknown) {
   const char *text;
@@ -171,8 +160,11 @@ static wn_status put_piece(const struct source *s, struct wn_bytes *model, struc
     type = WN_PIECE_UNKNOWN;
   else if (type == WN_PIECE_UNKNOWN)
     type = WN_PIECE_UNUSED;
+  /* The model from which llama.cpp's converters wrote the file marks the spaces of user-defined pieces too; in the file
+   * they are spaces. Gemma has such pieces for runs of spaces. */
   if (type == WN_PIECE_USER_DEFINED && memchr(text, ' ', bytes)) {
-    WN_TRY(mark_spaces(s->ctx, marked, text, bytes));
+    marked->count = 0;
+    WN_TRY(wn_mark_spaces(s->ctx, marked, text, bytes));
     text = marked->data;
     bytes = marked->count;
   }
@@ -281,18 +273,18 @@ wn_status wn_gguf_vocab_template(wn_context *ctx, const wn_gguf *file, const cha
   return WN_OK;
 }
 
-wn_status wn_gguf_vocab_read(wn_context *ctx, const char *path, const wn_gguf *file, struct wn_gguf_vocab *out) {
-  struct source s = {.ctx = ctx, .path = path, .file = file};
-  *out = (struct wn_gguf_vocab){.bos = -1, .eos = -1, .turn = -1};
-  wn_status status = vocab_gguf_read_vocab(&s, out);
-  if (status != WN_OK) wn_gguf_vocab_clear(out);
-  return status;
-}
-
-void wn_gguf_vocab_clear(struct wn_gguf_vocab *v) {
+static void vocab_gguf_clear(struct wn_gguf_vocab *v) {
   wn_bpe_destroy(v->bpe);
   wn_free(v->spm);
   wn_free(v->chat_template);
   wn_free(v->tool_template);
   *v = (struct wn_gguf_vocab){.bos = -1, .eos = -1, .turn = -1};
+}
+
+wn_status wn_gguf_vocab_read(wn_context *ctx, const char *path, const wn_gguf *file, struct wn_gguf_vocab *out) {
+  struct source s = {.ctx = ctx, .path = path, .file = file};
+  *out = (struct wn_gguf_vocab){.bos = -1, .eos = -1, .turn = -1};
+  wn_status status = vocab_gguf_read_vocab(&s, out);
+  if (status != WN_OK) vocab_gguf_clear(out);
+  return status;
 }

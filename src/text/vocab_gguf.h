@@ -19,6 +19,5 @@ wn_status wn_gguf_vocab_read(wn_context *ctx, const char *path, const wn_gguf *f
 #define WN_GGUF_CHAT_TEMPLATE "tokenizer.chat_template"
 #define WN_GGUF_TOOL_TEMPLATE WN_GGUF_CHAT_TEMPLATE ".tool_use"
 wn_status wn_gguf_vocab_template(wn_context *ctx, const wn_gguf *file, const char *key, char **out);
-void wn_gguf_vocab_clear(struct wn_gguf_vocab *v);
 
 #endif

@@ -13,14 +13,10 @@
 #include "train/adapt.h"
 
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "attention/registry.h"
-#include "base/alloc.h"
-#include "base/error.h"
 #include "base/fields.h"
 #include "base/misuse.h"
 #include "model/run.h"

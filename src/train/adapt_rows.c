@@ -3,7 +3,6 @@
 #include "train/adapt_rows.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static bool is_attention(const char *name) {
   return strstr(name, "layers.") && (strstr(name, ".attn.") || strstr(name, ".cross."));

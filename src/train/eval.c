@@ -10,9 +10,6 @@
  * stretch. */
 #include "train/eval.h"
 
-#include <math.h>
-#include <string.h>
-
 #include "base/arrays.h"
 #include "base/clock.h"
 #include "base/estimate.h"
@@ -249,12 +246,6 @@ static wn_status eval_shape(wn_context *ctx, const struct wn_model *model, const
   return WN_OK;
 }
 
-wn_status wn_eval_source_check(wn_context *ctx, const char *what, const struct wn_model *model,
-                               const wn_data_source *source, int64_t T) {
-  const wn_model_config *c = &model->config;
-  return wn_data_source_check(ctx, what, source, T, c->encoder.layers > 0 ? c->encoder.context : 0);
-}
-
 static int64_t eval_recurrence(const struct wn_model *model, const wn_eval_options *options) {
   if (!options || options->recurrence == 0) return model->config.recurrence;
   return options->recurrence > 0 ? options->recurrence : 0;
@@ -307,10 +298,11 @@ static wn_status eval_job(wn_context *ctx, wn_model *model, const struct eval_jo
 wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_source *source,
                            const wn_eval_options *options, const struct wn_layer_observer *observer,
                            wn_eval_result *result) {
+  const wn_model_config *c = &model->config;
   memset(result, 0, sizeof *result);
   int64_t B, T;
   WN_TRY(eval_shape(ctx, model, options, &B, &T));
-  WN_TRY(wn_eval_source_check(ctx, "evaluation", model, source, T));
+  WN_TRY(wn_data_source_check(ctx, "evaluation", source, T, c->encoder.layers > 0 ? c->encoder.context : 0));
   uint64_t all = wn_data_source_batches(source, B), batches = all ? all : 16;
   if (options && options->max_batches && (all == 0 || options->max_batches < all)) batches = options->max_batches;
   const int64_t recurrence = eval_recurrence(model, options);

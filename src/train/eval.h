@@ -35,11 +35,6 @@ struct wn_eval_loop {
 /* Allocates nothing. WN_ERR_CANCELLED at the next batch after wn_context_cancel. */
 wn_status wn_eval_loop_run(wn_context *ctx, const struct wn_eval_loop *loop, struct wn_eval_sums *sums);
 
-/* Checks that a source's rows fit the model at a context of T tokens; every call that takes a source does this first.
- * `what` begins the error message. */
-wn_status wn_eval_source_check(wn_context *ctx, const char *what, const struct wn_model *model,
-                               const wn_data_source *source, int64_t T);
-
 /* wn_eval and wn_eval_text with an observer on every layer. */
 wn_status wn_eval_observed(wn_context *ctx, wn_model *model, const wn_data_source *source,
                            const wn_eval_options *options, const struct wn_layer_observer *observer,

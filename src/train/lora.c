@@ -9,9 +9,7 @@
  * where only the attention's projections learn. Memory: W0 and dW, beside A, B and their optimizer state. */
 #include "train/lora.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/rng.h"
 

@@ -14,8 +14,6 @@
  * (the authors use bfloat16). */
 #include "train/muon.h"
 
-#include <math.h>
-
 static const double MUON_A = 3.4445, MUON_B = -4.7750, MUON_C = 2.0315;
 
 /* A [s,s] = X X^T of a wide X [s,n]. */

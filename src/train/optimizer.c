@@ -12,9 +12,7 @@
  * pass over the gradients for the norms, one over gradients, parameters and state. */
 #include "train/optimizer.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "dist/dist.h"
 
@@ -43,16 +41,6 @@ struct wn_optimizer_row wn_optimizer_row_of(const struct wn_model *model, int i)
   for (int k = 0; k < MODULES && row->shape[0] > 0; k++)
     out.part[k] = (size_t)row->module[k] * (row->count / (size_t)row->shape[0]);
   return out;
-}
-
-wn_status wn_optimizer_init(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind, struct wn_optimizer *opt) {
-  memset(opt, 0, sizeof *opt);
-  struct wn_optimizer_row *rows;
-  WN_TRY(WN_ALLOC(ctx, "optimizer rows", model->table.count, &rows));
-  for (int i = 0; i < model->table.count; i++) rows[i] = wn_optimizer_row_of(model, i);
-  const wn_status status = wn_optimizer_init_rows(ctx, model, kind, rows, model->table.count, NULL, opt);
-  wn_free(rows);
-  return status;
 }
 
 /* Adds `count` elements to the total, padded. False: too many. */
@@ -160,9 +148,9 @@ static size_t optimizer_scratch(struct wn_optimizer *opt) {
   return opt->muon.scratch > scratch ? opt->muon.scratch : scratch;
 }
 
-wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind,
-                                 const struct wn_optimizer_row *rows, int count, const struct wn_optimizer_share *share,
-                                 struct wn_optimizer *opt) {
+wn_status wn_optimizer_init(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind,
+                            const struct wn_optimizer_row *rows, int count, const struct wn_optimizer_share *share,
+                            struct wn_optimizer *opt) {
   memset(opt, 0, sizeof *opt);
   WN_TRY(wn_model_need_float(ctx, model, "training"));
   opt->model = model;

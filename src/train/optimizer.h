@@ -58,13 +58,11 @@ struct wn_optimizer {
   double *norms;          /* [count,3] gradient norms of each tensor's modules, from the last wn_optimizer_measure */
 };
 
-/* Initialises *opt (caller's storage); to be cleared with wn_optimizer_clear, also after a failure. All tensors of the
- * model learn; gradients are laid out as the parameters. */
-wn_status wn_optimizer_init(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind, struct wn_optimizer *opt);
-/* The same for any tensors; rows are copied. share NULL: this process owns all pieces. */
-wn_status wn_optimizer_init_rows(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind,
-                                 const struct wn_optimizer_row *rows, int count, const struct wn_optimizer_share *share,
-                                 struct wn_optimizer *opt);
+/* Initialises *opt (caller's storage); to be cleared with wn_optimizer_clear, also after a failure. rows: the tensors
+ * that learn, copied. share NULL: this process owns all pieces. */
+wn_status wn_optimizer_init(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind,
+                            const struct wn_optimizer_row *rows, int count, const struct wn_optimizer_share *share,
+                            struct wn_optimizer *opt);
 /* The row of a table's tensor in the model's layout. */
 struct wn_optimizer_row wn_optimizer_row_of(const struct wn_model *model, int i);
 void wn_optimizer_clear(struct wn_optimizer *opt);

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
 #include "base/limits.h"

@@ -1,15 +1,11 @@
 /* Recipes: the "model", "data" and "train" objects of one JSON file. The same tables of keys serve to read, check,
  * write and explain them. Single keys can be changed by "section.key=value", applied to the JSON before it is read. */
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/error.h"
-#include "base/fields.h"
 #include "base/misuse.h"
 #include "data/config.h"
 #include "kv/policy.h"
-#include "model/config.h"
 #include "train/recipe.h"
 
 #define AT(member) offsetof(wn_train_config, member)

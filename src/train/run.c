@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "backends/backends.h"
-#include "base/arrays.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/misuse.h"

@@ -4,24 +4,24 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
 #include "base/misuse.h"
 #include "winnow/train.h"
 
-/* The columns in the order of wn_train_log's pointers. */
-static const char *const keys[] = {
-    "step", "tokens", "seconds",           "loss",     "lr",           "grad_norm",      "mem_loss", "span_loss",
-    "span", "budget", "tokens_per_second", "val_loss", "val_accuracy", "val_loss_stderr"};
-enum { COLUMNS = sizeof keys / sizeof *keys };
+#define COLUMN(name)                                                                                                   \
+  { #name, offsetof(wn_train_log, name) }
+static const struct column {
+  const char *key;
+  size_t offset;
+} columns[] = {COLUMN(step),         COLUMN(tokens),         COLUMN(seconds),           COLUMN(loss),
+               COLUMN(lr),           COLUMN(grad_norm),      COLUMN(mem_loss),          COLUMN(span_loss),
+               COLUMN(span),         COLUMN(budget),         COLUMN(tokens_per_second), COLUMN(val_loss),
+               COLUMN(val_accuracy), COLUMN(val_loss_stderr)};
+enum { COLUMNS = sizeof columns / sizeof *columns, STEP = 0, SECONDS = 2, LOSS = 3 };
 
 static double **column(wn_train_log *log, int c) {
-  double **const all[COLUMNS] = {&log->step,         &log->tokens,         &log->seconds,           &log->loss,
-                                 &log->lr,           &log->grad_norm,      &log->mem_loss,          &log->span_loss,
-                                 &log->span,         &log->budget,         &log->tokens_per_second, &log->val_loss,
-                                 &log->val_accuracy, &log->val_loss_stderr};
-  return all[c];
+  return (double **)((char *)log + columns[c].offset);
 }
 
 static wn_status runlog_read_line(wn_context *ctx, const char *path, int64_t number, const char *line, size_t bytes,
@@ -31,11 +31,11 @@ static wn_status runlog_read_line(wn_context *ctx, const char *path, int64_t num
   snprintf(where, sizeof where, "%s: line %lld", path, (long long)number);
   WN_TRY(wn_json_load_text(ctx, WN_JSON_LINE, where, line, bytes, &j));
   for (int c = 0; c < COLUMNS; c++) {
-    const json_t *value = json_object_get(j, keys[c]);
+    const json_t *value = json_object_get(j, columns[c].key);
     out[c] = json_is_number(value) ? json_number_value(value) : NAN;
   }
   json_decref(j);
-  if (!isfinite(out[0]) || !isfinite(out[3]))
+  if (!isfinite(out[STEP]) || !isfinite(out[LOSS]))
     return wn_fail(ctx, WN_ERR_FORMAT, "%s: expected an object with \"step\" and \"loss\"", where);
   return WN_OK;
 }
@@ -51,11 +51,11 @@ static wn_status parse(wn_context *ctx, const char *path, const char *text, size
     number++;
     if (n > 0) {
       WN_TRY(runlog_read_line(ctx, path, number, text + at, n, values));
-      while (out->count > 0 && out->step[out->count - 1] >= values[0]) out->count--;
-      if (isfinite(values[2])) {
-        if (values[2] < last) before += last; /* in older logs seconds begin at 0 in every process */
-        last = values[2];
-        values[2] += before;
+      while (out->count > 0 && out->step[out->count - 1] >= values[STEP]) out->count--;
+      if (isfinite(values[SECONDS])) {
+        if (values[SECONDS] < last) before += last; /* in older logs seconds begin at 0 in every process */
+        last = values[SECONDS];
+        values[SECONDS] += before;
       }
       for (int c = 0; c < COLUMNS; c++) (*column(out, c))[out->count] = values[c];
       out->count++;

@@ -14,10 +14,8 @@
 #include "train/shards.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "dist/dist.h"
 
 enum { SHARDS_PIECE = 1 << 16, SHARDS_MESSAGE = 1 << 22 }; /* elements */

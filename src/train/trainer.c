@@ -8,9 +8,6 @@
  * end of a step. */
 #include "train/trainer.h"
 
-#include <math.h>
-#include <string.h>
-
 #include "base/options.h"
 #include "base/clock.h"
 #include "base/misuse.h"
@@ -118,7 +115,7 @@ wn_status wn_trainer_create(wn_context *ctx, wn_model *model, const wn_train_con
   WN_TRY_GOTO(wn_adapt_rows_init(ctx, model, config, &t->learns), failed);
   struct wn_optimizer_share share;
   WN_TRY_GOTO(wn_shards_share(&t->shards, model, &t->learns, &share), failed);
-  WN_TRY_GOTO(wn_optimizer_init_rows(ctx, model, config->optimizer, t->learns.rows, t->learns.count, &share, &t->opt),
+  WN_TRY_GOTO(wn_optimizer_init(ctx, model, config->optimizer, t->learns.rows, t->learns.count, &share, &t->opt),
               failed);
   const struct wn_array own[] = {
       WN_ARRAY_SIZED(t->begun, 1, "gradients begun", true, WN_DIMS(model->table.count)),

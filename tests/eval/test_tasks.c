@@ -102,7 +102,7 @@ static wn_status read_line(wn_context *ctx, const char *task, const char *text, 
   q->where = "here:1";
   wn_question_clear(q);
   assert_int_equal(wn_json_load_text(ctx, WN_JSON_LINE, "here:1", text, strlen(text), &line), WN_OK);
-  wn_status status = wn_task_row(task)->read(ctx, line, q);
+  wn_status status = wn_task_read(ctx, wn_task_row(task), line, q);
   json_decref(line);
   return status;
 }

@@ -18,6 +18,17 @@ struct bench {
   struct wn_optimizer opt;
 };
 
+/* All tensors of the model learn; gradients are laid out as the parameters. */
+static wn_status init_all(wn_context *ctx, struct wn_model *model, wn_optimizer_kind kind, struct wn_optimizer *opt) {
+  struct wn_optimizer_row *rows = calloc((size_t)model->table.count, sizeof *rows);
+  assert_non_null(rows);
+  for (int i = 0; i < model->table.count; i++) rows[i] = wn_optimizer_row_of(model, i);
+  memset(opt, 0, sizeof *opt);
+  const wn_status status = wn_optimizer_init(ctx, model, kind, rows, model->table.count, NULL, opt);
+  free(rows);
+  return status;
+}
+
 static void bench_init(struct bench *b, wn_optimizer_kind kind, bool wide) {
   memset(b, 0, sizeof *b);
   b->ctx = tiny_context("ref", 1);
@@ -34,7 +45,7 @@ static void bench_init(struct bench *b, wn_optimizer_kind kind, bool wide) {
                                .table = {.rows = b->rows, .count = 2, .total = TOTAL},
                                .params = wide ? (void *)b->p : (void *)b->p32};
   must(b->ctx, wn_backend_of(b->ctx, &b->model.backend));
-  must(b->ctx, wn_optimizer_init(b->ctx, &b->model, kind, &b->opt));
+  must(b->ctx, init_all(b->ctx, &b->model, kind, &b->opt));
 }
 
 static void bench_clear(struct bench *b) {
@@ -147,7 +158,7 @@ static void test_clipping_of_modules(void **state) {
         .ctx = tiny_context("ref", 1), .dtype = WN_F64, .table = {.rows = &row, .count = 1, .total = 16}, .params = p};
     must(model.ctx, wn_backend_of(model.ctx, &model.backend));
     struct wn_optimizer opt;
-    must(model.ctx, wn_optimizer_init(model.ctx, &model, (wn_optimizer_kind)kind, &opt));
+    must(model.ctx, init_all(model.ctx, &model, (wn_optimizer_kind)kind, &opt));
     const wn_train_config c = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e9, .clip_tensor = 0.1};
     must(model.ctx, wn_optimizer_measure(&opt, g, &norm));
     assert_true(fabs(norm - sqrt(0.25 + 0.0004 + 1)) < 1e-12);
@@ -215,7 +226,7 @@ static void test_muon_rows(void **state) {
   r.model.vocab_size = 20, r.model.context = 16;
   must(ctx, wn_model_create(ctx, &r.model, 1, &model));
   struct wn_optimizer opt;
-  must(ctx, wn_optimizer_init(ctx, model, WN_OPT_MUON, &opt));
+  must(ctx, init_all(ctx, model, WN_OPT_MUON, &opt));
   size_t without = 0;
   for (int i = 0; i < opt.count; i++) {
     const char *name = opt.rows[i].name;
@@ -228,7 +239,7 @@ static void test_muon_rows(void **state) {
   }
   assert_true(without > 0 && opt.total_v == opt.total - without);
   wn_optimizer_clear(&opt);
-  must(ctx, wn_optimizer_init(ctx, model, WN_OPT_ADAMW, &opt));
+  must(ctx, init_all(ctx, model, WN_OPT_ADAMW, &opt));
   for (int i = 0; i < opt.count; i++) assert_false(opt.rows[i].matrix);
   assert_true(opt.total_v == opt.total && opt.muon.most == 0);
   wn_optimizer_clear(&opt);
@@ -258,7 +269,7 @@ static void test_muon_without_gradient(void **state) {
       .ctx = tiny_context("cpu", 1), .dtype = WN_F32, .table = {.rows = &row, .count = 1, .total = 16}, .params = p};
   must(model.ctx, wn_backend_of(model.ctx, &model.backend));
   struct wn_optimizer opt;
-  must(model.ctx, wn_optimizer_init(model.ctx, &model, WN_OPT_MUON, &opt));
+  must(model.ctx, init_all(model.ctx, &model, WN_OPT_MUON, &opt));
   const wn_train_config c = {
       .lr = 0.1, .weight_decay = 0.5, .muon = {.lr = 0.2, .momentum = 0.9, .nesterov = true, .steps = 5}};
   must(model.ctx, wn_optimizer_measure(&opt, g, &norm));

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "attention/registry.h"
-#include "base/error.h"
 #include "formats/families/llama_shape.h"
 
 static const struct wn_name gemma_hf_rows[] = {WN_NAME("norm2.gain", "layers.%lld.pre_feedforward_layernorm.weight")};
@@ -68,7 +67,6 @@ static wn_status gemma_read_sizes(const struct wn_hf_keys *k, wn_model_config *c
 }
 
 static wn_status gemma_read(const struct wn_hf_keys *k, const struct gemma_kind *kind, wn_model_config *c) {
-  bool bias, both_ways;
   int64_t window, period;
   const char *act;
   WN_TRY(gemma_read_sizes(k, c));
@@ -76,11 +74,8 @@ static wn_status gemma_read(const struct wn_hf_keys *k, const struct gemma_kind 
   if (strcmp(act, "gelu_pytorch_tanh") != 0)
     return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"hidden_activation\" is \"%.60s\"; gelu_pytorch_tanh is known",
                    k->where, act);
-  WN_TRY(wn_hf_flag(k, "attention_bias", false, &bias));
-  WN_TRY(wn_hf_flag(k, "use_bidirectional_attention", false, &both_ways));
-  if (bias || both_ways)
-    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"%s\" is true; it is not supported", k->where,
-                   bias ? "attention_bias" : "use_bidirectional_attention");
+  WN_TRY(wn_hf_not(k, "attention_bias", "it is not supported"));
+  WN_TRY(wn_hf_not(k, "use_bidirectional_attention", "it is not supported"));
   WN_TRY(gemma_read_softcap(k, "final_logit_softcapping", kind->logit_softcap, &c->logit_softcap));
   WN_TRY(wn_hf_int(k, "sliding_window", GEMMA_WINDOW, &window));
   WN_TRY(wn_hf_int(k, "sliding_window_pattern", kind->period, &period));

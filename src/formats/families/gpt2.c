@@ -2,7 +2,6 @@
  * Hugging Face folders ("Conv1D") and [out, in] in GGUF. */
 #include <string.h>
 
-#include "base/error.h"
 #include "formats/families/llama_shape.h"
 
 static const struct wn_name gpt2_hf_rows[] = {
@@ -56,7 +55,7 @@ static void gpt2_shape(wn_model_config *c) {
 }
 
 static wn_status gpt2_read(const struct wn_hf_keys *k, wn_model_config *c) {
-  bool scaled, by_layer;
+  bool scaled;
   const char *act;
   gpt2_shape(c);
   WN_TRY(wn_hf_int(k, "vocab_size", -1, &c->vocab_size));
@@ -69,7 +68,6 @@ static wn_status gpt2_read(const struct wn_hf_keys *k, wn_model_config *c) {
   WN_TRY(wn_hf_flag(k, "tie_word_embeddings", true, &c->tied));
   WN_TRY(wn_hf_text(k, "activation_function", "gelu_new", &act));
   WN_TRY(wn_hf_flag(k, "scale_attn_weights", true, &scaled));
-  WN_TRY(wn_hf_flag(k, "scale_attn_by_inverse_layer_idx", false, &by_layer));
   int i = 0;
   while (i < GPT2_ACTIVATIONS && strcmp(act, gpt2_activations[i].name) != 0) i++;
   if (i == GPT2_ACTIVATIONS)
@@ -77,12 +75,8 @@ static wn_status gpt2_read(const struct wn_hf_keys *k, wn_model_config *c) {
                    "%s: \"activation_function\" is \"%.60s\"; gelu_new, gelu_pytorch_tanh, gelu and relu are known",
                    k->where, act);
   c->ffn = gpt2_activations[i].kind;
-  if (by_layer)
-    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED,
-                   "%s: \"scale_attn_by_inverse_layer_idx\" is true; only one scale for all layers is supported",
-                   k->where);
   if (!scaled) c->attention.scale = 1;
-  return WN_OK;
+  return wn_hf_not(k, "scale_attn_by_inverse_layer_idx", "only one scale for all layers is supported");
 }
 
 static void gpt2_write(struct wn_hf_object *o, const wn_model_config *c) {

@@ -2,7 +2,6 @@
  * embedding, on the branches' outputs and on attention's logits, and a divisor of the output logits. */
 #include <math.h>
 
-#include "base/error.h"
 #include "formats/families/llama_shape.h"
 
 /* The four factors; 1 where a file gives none. */

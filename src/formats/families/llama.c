@@ -1,6 +1,5 @@
 /* Llama 2 and 3, SmolLM and SmolLM2, and other models of type "llama". In GGUF the rows of q and k are ordered for
  * adjacent rotary pairs, and Mistral and Mixtral are this architecture too. */
-#include "base/error.h"
 #include "formats/families/llama_shape.h"
 
 static wn_status llama_read(const struct wn_hf_keys *k, wn_model_config *c) {

@@ -1,8 +1,6 @@
 /* Names and keys of Qwen's families with experts, which differ in the shared expert, biases and QK-norm. */
 #include "formats/families/moe_shape.h"
 
-#include "base/error.h"
-
 static const struct wn_name qwen_rows[] = {
     WN_NAME("router.weight", "layers.%lld.mlp.gate.weight"),
     WN_NAME("experts.%lld.in.weight", "layers.%lld.mlp.experts.%lld.gate_proj.weight",
@@ -21,7 +19,6 @@ const char *const wn_moe_keys[] = {"position", "rope_scaling", "rope_factors", "
 
 wn_status wn_qwen_moe_hf_read(const struct wn_hf_keys *k, wn_model_config *c) {
   int64_t step;
-  bool windows;
   /* transformers 5 writes the second name */
   WN_TRY(wn_hf_count(k, wn_hf_find(k, "num_experts") ? "num_experts" : "num_local_experts", &c->experts.count));
   WN_TRY(wn_hf_count(k, "num_experts_per_tok", &c->experts.active));
@@ -33,11 +30,7 @@ wn_status wn_qwen_moe_hf_read(const struct wn_hf_keys *k, wn_model_config *c) {
                    "%s: \"decoder_sparse_step\" is %lld and \"mlp_only_layers\" lists %zu; only experts in every layer "
                    "are supported",
                    k->where, (long long)step, json_array_size(json_object_get(k->object, "mlp_only_layers")));
-  WN_TRY(wn_hf_flag(k, "use_sliding_window", false, &windows));
-  if (windows)
-    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"use_sliding_window\" is true; with experts it is not supported",
-                   k->where);
-  return WN_OK;
+  return wn_hf_not(k, "use_sliding_window", "with experts it is not supported");
 }
 
 void wn_qwen_moe_hf_write(struct wn_hf_object *o, const wn_model_config *c) {

@@ -1,6 +1,5 @@
 /* OLMo 2 (Team OLMo 2025, arXiv 2501.00656, section 2.1): Llama's shape with norms on the branches' outputs instead of
  * before the branches, one norm over all heads of q together and one over those of k. */
-#include "base/error.h"
 #include "formats/families/llama_shape.h"
 
 static const struct wn_names olmo2_hf_names = {
@@ -12,11 +11,9 @@ static void olmo2_shape(wn_model_config *c) {
 }
 
 static wn_status olmo2_read(const struct wn_hf_keys *k, wn_model_config *c) {
-  bool bias;
   WN_TRY(wn_llama_hf_read(k, 0, 0, c));
   WN_TRY(wn_hf_real(k, "rms_norm_eps", 1e-5, &c->norm_eps));
-  WN_TRY(wn_hf_flag(k, "attention_bias", false, &bias));
-  if (bias) return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"attention_bias\" is true; it is not supported", k->where);
+  WN_TRY(wn_hf_not(k, "attention_bias", "it is not supported"));
   olmo2_shape(c);
   return WN_OK;
 }

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "formats/families/llama_shape.h"
 #include "model/run.h"
 

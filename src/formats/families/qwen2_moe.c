@@ -1,6 +1,5 @@
 /* Qwen1.5-MoE and Qwen2-MoE (arXiv 2407.10671, section 2.2.2): biases on q, k and v, experts weighted by the router's
  * probabilities, and a shared expert with a gate of its own. */
-#include "base/error.h"
 #include "formats/families/moe_shape.h"
 
 static wn_status qwen2_moe_read(const struct wn_hf_keys *k, wn_model_config *c) {

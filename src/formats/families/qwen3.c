@@ -1,5 +1,4 @@
 /* Qwen3: Llama's shape with a norm over each head of q and k, and windows in some layers. */
-#include "base/error.h"
 #include "formats/families/llama_shape.h"
 
 static wn_status qwen3_read(const struct wn_hf_keys *k, wn_model_config *c) {

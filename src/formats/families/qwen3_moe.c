@@ -1,18 +1,12 @@
 /* Qwen3-MoE (arXiv 2505.09388, section 2): a norm over each head of q and k, experts without a shared one. llama.cpp
  * always scales their weights to add up to 1; transformers does if "norm_topk_prob" is true. */
-#include "base/error.h"
 #include "formats/families/moe_shape.h"
 
 static wn_status qwen3_moe_read(const struct wn_hf_keys *k, wn_model_config *c) {
-  bool bias;
   WN_TRY(wn_llama_hf_read(k, -1, 0, c));
   WN_TRY(wn_qwen_moe_hf_read(k, c));
-  WN_TRY(wn_hf_flag(k, "attention_bias", false, &bias));
-  if (bias)
-    return wn_fail(k->ctx, WN_ERR_UNSUPPORTED, "%s: \"attention_bias\" is true; with experts it is not supported",
-                   k->where);
   c->qk_norm = true;
-  return WN_OK;
+  return wn_hf_not(k, "attention_bias", "with experts it is not supported");
 }
 
 static void qwen3_moe_write(struct wn_hf_object *o, const wn_model_config *c) {

@@ -2,7 +2,6 @@
  * figures. Colours mean models if heads of several models are shown, else what is measured. */
 #include <stdio.h>
 
-#include "base/error.h"
 #include "base/misuse.h"
 #include "report/section.h"
 

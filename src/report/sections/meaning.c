@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "base/error.h"
 #include "base/misuse.h"
 #include "base/number.h"
 #include "report/section.h"

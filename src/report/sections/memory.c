@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
-#include "base/error.h"
 #include "base/misuse.h"
 #include "base/number.h"
 #include "report/section.h"

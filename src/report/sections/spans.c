@@ -1,5 +1,4 @@
 /* Learned and dynamic spans (Sukhbaatar et al. 2019). */
-#include <stdio.h>
 
 #include "base/error.h"
 #include "base/number.h"

@@ -1,5 +1,4 @@
 /* What every token of a text sees, layer by layer, and means over many sequences. */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"

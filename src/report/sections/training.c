@@ -7,7 +7,6 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "base/number.h"
 #include "report/section.h"
 
 struct training_run {

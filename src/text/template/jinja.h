@@ -257,8 +257,6 @@ struct jinja_value wn_jinja_path(struct jinja_run *r, const struct jinja_value *
                                  const struct jinja_value *otherwise);
 struct jinja_value wn_jinja_strip(struct jinja_run *r, const struct jinja_value *text, const struct jinja_value *set,
                                   int sides); /* 1: left, 2: right */
-struct jinja_value wn_jinja_replace(struct jinja_run *r, const struct jinja_value *text, const struct jinja_value *old,
-                                    const struct jinja_value *new, int64_t most);
 enum jinja_case { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_WORDS, CASE_FIRST };
 struct jinja_value wn_jinja_case(struct jinja_run *r, const struct jinja_value *text, enum jinja_case how);
 struct jinja_value wn_jinja_lines(struct jinja_run *r, const struct jinja_value *text);

@@ -48,8 +48,9 @@ struct jinja_value wn_jinja_strip(struct jinja_run *r, const struct jinja_value 
   return text->kind == JINJA_TEXT ? wn_jinja_part(text, begin, end) : jinja_text("", 0);
 }
 
-struct jinja_value wn_jinja_replace(struct jinja_run *r, const struct jinja_value *text, const struct jinja_value *old,
-                                    const struct jinja_value *new, int64_t most) {
+static struct jinja_value method_replace_all(struct jinja_run *r, const struct jinja_value *text,
+                                             const struct jinja_value *old, const struct jinja_value *new,
+                                             int64_t most) {
   struct jinja_buffer b = {.run = r};
   size_t at = 0, done = 0;
   if (text->kind != JINJA_TEXT || old->kind != JINJA_TEXT || new->kind != JINJA_TEXT)
@@ -233,7 +234,7 @@ METHOD(join) {
 
 METHOD(replace) {
   const struct jinja_value old = wn_jinja_string(r, &c->at[0]), new = wn_jinja_string(r, &c->at[1]);
-  return wn_jinja_replace(r, &c->self, &old, &new, method_count(r, c, 2));
+  return method_replace_all(r, &c->self, &old, &new, method_count(r, c, 2));
 }
 /* Does the text begin (end) with this, or with one of these? */
 static bool method_affix(const struct jinja_value *text, const struct jinja_value *what, bool ends) {
