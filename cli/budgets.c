@@ -63,7 +63,7 @@ bool cli_policy_named(const char *name, size_t bytes, wn_policy *out) {
 }
 
 /* Sets the policy, or the combination, of a name that --policy accepts. */
-static void policy_set(const char *name, wn_budgets *out) {
+void cli_policy_set(const char *name, wn_budgets *out) {
   if (!wn_budgets_named(name, out)) (void)wn_policy_find(NULL, name, &out->policy);
 }
 
@@ -166,11 +166,11 @@ int cli_budgets_load(wn_context *ctx, const struct cli_budgets *given, const wn_
   out->cache = budgets_format_of(ctx, given, model, out);
   if (!given->spec) return 0;
   if (cli_policy_choices_apply("winnow", &given->choices, out)) return 2;
-  if (given->policy) policy_set(given->policy, out); /* budgets in bytes depend on the policy */
+  if (given->policy) cli_policy_set(given->policy, out); /* budgets in bytes depend on the policy */
   wn_status status = wn_budgets_parse(ctx, config, given->spec, out);
   if (status == WN_OK && cli_policy_choices_over("winnow", &given->choices, out)) return 2;
   if (given->cache_positions) out->cache_positions = true;
-  if (given->policy) policy_set(given->policy, out);
+  if (given->policy) cli_policy_set(given->policy, out);
   if (status == WN_OK) status = wn_budgets_check(ctx, out, config);
   out->cache =
       budgets_format_of(ctx, given, model, out); /* the format depends on cache_positions, which a file may set */

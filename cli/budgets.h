@@ -12,6 +12,8 @@ extern char cli_policy_names[]; /* for --policy: those, and the combinations of 
 void cli_policies_init(void);
 /* Finds the policy by a name of `bytes` bytes. False: there is none. */
 bool cli_policy_named(const char *name, size_t bytes, wn_policy *out);
+/* Sets the policy, or the combination, of a name that --policy accepts. */
+void cli_policy_set(const char *name, wn_budgets *out);
 /* Parses comma-separated names, each at most once, into list [WN_POLICY_MAX]. *bad points to the wrong one. */
 enum cli_policy_list { CLI_POLICIES_FINE, CLI_POLICIES_UNKNOWN, CLI_POLICIES_TWICE };
 enum cli_policy_list cli_policy_list(const char *text, wn_policy *list, int *count, const char **bad, int *bytes);

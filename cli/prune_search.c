@@ -7,6 +7,7 @@
 #include <string.h>
 #include <winnow/report.h>
 #include "estimate.h"
+#include "budgets.h"
 #include "prune.h"
 #include "signals.h"
 #include "together.h"
