@@ -189,24 +189,13 @@ static int survival_read_policies(const struct analysis *a, const char *text, co
                                   const struct cli_policy_choices *choices, wn_budgets *budgets, int *count) {
   const wn_model_config *config = wn_model_config_get(a->model);
   wn_policy list[WN_POLICY_MAX];
-  const char *bad;
-  int n = 0, bytes;
+  int n = 0;
   const bool all = !strcmp(text, "all");
   *count = 0;
-  if (all) {
-    for (int p = 0; p < wn_policy_count(); p++)
-      if (wn_policy_suits(p, &config->attention)) list[n++] = p;
-  } else {
-    switch (cli_policy_list(text, list, &n, &bad, &bytes)) {
-    case CLI_POLICIES_UNKNOWN:
-      return cli_usage_error(a->command, "--policies \"%s\": expected all, or names of %s with commas", text,
-                             cli_policies);
-    case CLI_POLICIES_TWICE:
-      return cli_usage_error(a->command, "--policies \"%s\": %.*s is listed twice", text, bytes, bad);
-    default:
-      break;
-    }
-  }
+  const int code = all ? CLI_GO : cli_policies_read(a->command, text, "all, or ", list, &n);
+  if (code != CLI_GO) return code;
+  for (int p = 0; all && p < wn_policy_count(); p++)
+    if (wn_policy_suits(p, &config->attention)) list[n++] = p;
   for (int i = 0; i < n; i++) {
     wn_budgets *b = &budgets[(*count)++];
     wn_budgets_init(b, NULL);

@@ -67,31 +67,20 @@ void cli_policy_set(const char *name, wn_budgets *out) {
   if (!wn_budgets_named(name, out)) (void)wn_policy_find(NULL, name, &out->policy);
 }
 
-enum cli_policy_list cli_policy_list(const char *text, wn_policy *list, int *count, const char **bad, int *bytes) {
+int cli_policies_read(const char *command, const char *text, const char *others, wn_policy list[WN_POLICY_MAX],
+                      int *count) {
   *count = 0;
-  for (const char *at = text;;) {
-    const size_t n = strcspn(at, ",");
+  for (const char *at = text;; at++) {
+    const int n = (int)strcspn(at, ",");
     wn_policy policy;
-    *bad = at, *bytes = (int)n;
-    if (!cli_policy_named(at, n, &policy)) return CLI_POLICIES_UNKNOWN;
+    if (!cli_policy_named(at, (size_t)n, &policy))
+      return cli_usage_error(command, "--policies \"%s\": \"%.*s\" is no policy; expected %snames of %s with commas",
+                             text, n, at, others, cli_policies);
     for (int i = 0; i < *count; i++)
-      if (list[i] == policy) return CLI_POLICIES_TWICE;
+      if (list[i] == policy) return cli_usage_error(command, "--policies \"%s\": %.*s is listed twice", text, n, at);
     list[(*count)++] = policy;
-    if (!at[n]) return CLI_POLICIES_FINE;
-    at += n + 1;
-  }
-}
-
-int cli_policies_read(const char *command, const char *text, wn_policy list[WN_POLICY_MAX], int *count) {
-  const char *bad;
-  int n;
-  switch (cli_policy_list(text, list, count, &bad, &n)) {
-  case CLI_POLICIES_UNKNOWN:
-    return cli_usage_error(command, "--policies: \"%.*s\" is not one of %s", n, bad, cli_policies);
-  case CLI_POLICIES_TWICE:
-    return cli_usage_error(command, "--policies: \"%.*s\" is given twice", n, bad);
-  default:
-    return CLI_GO;
+    at += n;
+    if (!*at) return CLI_GO;
   }
 }
 

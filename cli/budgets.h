@@ -14,12 +14,10 @@ void cli_policies_init(void);
 bool cli_policy_named(const char *name, size_t bytes, wn_policy *out);
 /* Sets the policy, or the combination, of a name that --policy accepts. */
 void cli_policy_set(const char *name, wn_budgets *out);
-/* Parses comma-separated names, each at most once, into list [WN_POLICY_MAX]. *bad points to the wrong one. */
-enum cli_policy_list { CLI_POLICIES_FINE, CLI_POLICIES_UNKNOWN, CLI_POLICIES_TWICE };
-enum cli_policy_list cli_policy_list(const char *text, wn_policy *list, int *count, const char **bad, int *bytes);
-
-/* The same for --policies: CLI_GO, or 2 after reporting. */
-int cli_policies_read(const char *command, const char *text, wn_policy list[WN_POLICY_MAX], int *count);
+/* Parses --policies: names with commas, each at most once. others: what may be given instead ("all, or "). CLI_GO, or 2
+ * after reporting. */
+int cli_policies_read(const char *command, const char *text, const char *others, wn_policy list[WN_POLICY_MAX],
+                      int *count);
 /* Lists every policy that suits the model with these choices (budgets without tokens); returns their number. Prints a
  * note about policies that would suit it without the choices. */
 int cli_policies_suited(wn_context *ctx, const struct cli_common *common, const wn_model *model,

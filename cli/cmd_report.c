@@ -28,22 +28,13 @@ struct report_command {
 };
 
 static int report_policies(struct report_command *r) {
-  const char *names = r->policies, *bad;
-  int bytes;
+  const char *names = r->policies;
   if (names && !r->budgets.spec) return cli_usage_error("winnow report", "--policies needs --budgets");
   r->options.policies = r->list;
   if (!names || !strcmp(names, "all")) return CLI_GO;
   r->options.policy_count = 0;
   if (!strcmp(names, "none")) return CLI_GO;
-  switch (cli_policy_list(names, r->list, &r->options.policy_count, &bad, &bytes)) {
-  case CLI_POLICIES_UNKNOWN:
-    return cli_usage_error("winnow report", "--policies \"%s\": expected all, none, or names of %s with commas", names,
-                           cli_policies);
-  case CLI_POLICIES_TWICE:
-    return cli_usage_error("winnow report", "--policies \"%s\": %.*s is listed twice", names, bytes, bad);
-  default:
-    return CLI_GO;
-  }
+  return cli_policies_read("winnow report", names, "all, none, or ", r->list, &r->options.policy_count);
 }
 
 static int report_budgets(struct report_command *r) {

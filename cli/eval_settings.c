@@ -45,7 +45,7 @@ static int settings_read_sweep(wn_context *ctx, const struct cli_common *common,
   if (code == CLI_GO)
     code = cli_number_list("winnow eval", "sweep", tasks->sweep, "budgets", INT64_MAX, tokens, BUDGETS_MAX, &count);
   if (code == CLI_GO && tasks->policies)
-    code = cli_policies_read("winnow eval", tasks->policies, policies, &policy_count);
+    code = cli_policies_read("winnow eval", tasks->policies, "", policies, &policy_count);
   if (code != CLI_GO) return code;
   out->all = calloc((size_t)count * (size_t)policy_count + 1, sizeof *out->all);
   if (!out->all) return settings_error();

@@ -291,7 +291,7 @@ static int check_compare(struct compare *c, int code) {
     code = cli_number_list(command, "budgets", c->budgets, "budgets", INT64_MAX, c->tokens, BUDGETS_MAX,
                            &c->options.token_count);
   if (code == CLI_GO && c->policies)
-    code = cli_policies_read(command, c->policies, c->chosen, &c->options.policy_count);
+    code = cli_policies_read(command, c->policies, "", c->chosen, &c->options.policy_count);
   if (code == CLI_GO && c->task && !c->options.task_path)
     code = cli_usage_error(command, "--task needs --task-data DIR, which has the tasks' files");
   if (code == CLI_GO && !c->task && (c->options.task_path || c->options.task_limit))

@@ -180,7 +180,7 @@ enum { WN_MECHANISMS(WN_MECHANISM_NUMBER) WN_MECHANISM_own /* of a test */ };
 #define WN_MECHANISM_SETTINGS_BYTES (sizeof((wn_attention_config *)0)->settings[0])
 #define WN_MECHANISM_SETTINGS(name)                                                                                    \
   _Static_assert(sizeof(struct name##_settings) <= WN_MECHANISM_SETTINGS_BYTES, "widen wn_attention_config.settings"); \
-  static inline struct name##_settings *name##_set(wn_attention_config *config) {                                      \
+  __attribute__((unused)) static inline struct name##_settings *name##_set(wn_attention_config *config) {              \
     return (void *)config->settings[WN_MECHANISM_##name];                                                              \
   }                                                                                                                    \
   static inline const struct name##_settings *name##_of(const wn_attention_config *config) {                           \

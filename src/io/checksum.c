@@ -4,11 +4,13 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/alloc.h"
 #include "base/error.h"
 
 _Static_assert(sizeof(XXH3_state_t) <= sizeof(struct wn_checksum_stream), "the stream holds XXH3's state");
@@ -59,7 +61,8 @@ static bool checksum_read(const char *text, uint64_t *out) {
   return true;
 }
 
-bool wn_checksum_text_get(const char *text, size_t bytes, int count, uint64_t *sums) {
+/* Reads all of them; false unless the text is exactly of that form. */
+static bool checksum_text_get(const char *text, size_t bytes, int count, uint64_t *sums /* [count] */) {
   if (bytes != wn_checksum_text_bytes(count) || memcmp(text, "xxh3", START) != 0) return false;
   for (int i = 0; i < count; i++)
     if (!checksum_read(text + START + SUM * (size_t)i, &sums[i])) return false;
@@ -82,7 +85,21 @@ uint64_t wn_checksum_header(const void *header, size_t bytes, size_t at) {
   return wn_checksum_end(&s);
 }
 
-wn_status wn_checksum_compare(wn_context *ctx, const char *file, const struct wn_checksum_part *parts, int count) {
+static int checksum_compare_places(const void *a, const void *b) {
+  const struct wn_checksum_part *x = a, *y = b;
+  if (x->data != y->data) return x->data < y->data ? -1 : 1;
+  return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+void wn_checksum_sort(struct wn_checksum_part *parts, int count) {
+  if (count > 0) qsort(parts, (size_t)count, sizeof *parts, checksum_compare_places);
+}
+
+wn_status wn_checksum_damaged(wn_context *ctx, const char *file, const char *what) {
+  return wn_fail(ctx, WN_ERR_FORMAT, "%s: the header is damaged: %s", file, what);
+}
+
+static wn_status checksum_compare(wn_context *ctx, const char *file, const struct wn_checksum_part *parts, int count) {
   int damaged = 0, first = count;
   uint64_t found = 0;
 #pragma omp parallel for schedule(dynamic) num_threads(ctx ? wn_context_threads(ctx) : 1)
@@ -102,4 +119,21 @@ wn_status wn_checksum_compare(wn_context *ctx, const char *file, const struct wn
                  "%s: tensor \"%.200s\" is damaged: its checksum is %016" PRIx64 ", its %zu bytes have %016" PRIx64
                  "%s",
                  file, parts[first].name, parts[first].sum, parts[first].bytes, found, others);
+}
+
+/* If another program kept the metadata but wrote other tensors, that looks like decay. The header of a hostile file may
+ * have the text in one place and end after another one that only begins like it. */
+wn_status wn_checksum_check(wn_context *ctx, const struct wn_checksums *c, struct wn_checksum_part *parts) {
+  uint64_t *sums;
+  WN_TRY(WN_ALLOC(ctx, "checksums", (size_t)c->count + 1, &sums));
+  const char *wrong = NULL;
+  if (!checksum_text_get(c->text, c->text_bytes, 1 + c->count, sums))
+    wrong = "\"" WN_CHECKSUM_KEY "\" is not one checksum for each tensor";
+  else if (c->at == 0 || c->at > c->header_bytes || c->header_bytes - c->at < c->text_bytes ||
+           sums[0] != wn_checksum_header(c->header, c->header_bytes, c->at))
+    wrong = "its checksum is that of another one (or a program copied the checksums)";
+  for (int i = 0; parts && !wrong && i < c->count; i++) parts[i].sum = sums[1 + i];
+  wn_free(sums);
+  if (wrong) return wn_checksum_damaged(ctx, c->file, wrong);
+  return parts ? checksum_compare(ctx, c->file, parts, c->count) : WN_OK;
 }

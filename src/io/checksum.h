@@ -26,26 +26,39 @@ void wn_checksum_begin(struct wn_checksum_stream *s);
 void wn_checksum_add(struct wn_checksum_stream *s, const void *data, size_t bytes);
 uint64_t wn_checksum_end(const struct wn_checksum_stream *s);
 
-/* The text of `count` checksums, the header's included: its length; the text with every checksum 0; writing checksum i;
- * reading all of them (false unless the text is exactly of that form). */
+/* The text of `count` checksums, the header's included: its length; the text with every checksum 0; writing checksum
+ * i. */
 size_t wn_checksum_text_bytes(int count);
 void wn_checksum_text_blank(char *text, int count); /* text [bytes + 1] */
 void wn_checksum_text_put(char *text, int i, uint64_t sum);
-bool wn_checksum_text_get(const char *text, size_t bytes, int count, uint64_t *sums /* [count] */);
 /* Is the text meant to be checksums? Otherwise a damaged key would make the file pass as one without checksums. */
 bool wn_checksum_text_is(const char *text, size_t bytes);
 /* The checksum of a header whose text of checksums begins at byte `at`. */
 uint64_t wn_checksum_header(const void *header, size_t bytes, size_t at);
 
-/* A part of a file and its expected checksum. */
-struct wn_checksum_part {
-  const char *name; /* the tensor's name, borrowed */
-  const void *data;
-  size_t bytes;
-  uint64_t sum;
+/* A file's header and the text of its checksums. */
+struct wn_checksums {
+  const char *file; /* its name */
+  const uint8_t *header;
+  const char *text; /* may be a copy */
+  size_t header_bytes, text_bytes;
+  size_t at; /* where the text begins in the header; 0: it was not found there */
+  int count; /* tensors */
 };
-/* WN_ERR_FORMAT names the file, the first part that differs and how many differ. Runs on the context's threads. */
-wn_status wn_checksum_compare(wn_context *ctx, const char *file, const struct wn_checksum_part *parts, int count);
+/* A tensor's bytes in the file. */
+struct wn_checksum_part {
+  const char *name; /* borrowed */
+  const uint8_t *data;
+  size_t bytes;
+  uint64_t sum; /* the expected one: set by wn_checksum_check */
+};
+/* Puts parts in their order in the file. */
+void wn_checksum_sort(struct wn_checksum_part *parts, int count);
+/* Compares a header, and parts [count] in their order unless NULL, with their checksums. WN_ERR_FORMAT names the file,
+ * the first tensor that differs and how many differ. Runs on the context's threads. */
+wn_status wn_checksum_check(wn_context *ctx, const struct wn_checksums *c, struct wn_checksum_part *parts);
+/* WN_ERR_FORMAT: the header is damaged. */
+wn_status wn_checksum_damaged(wn_context *ctx, const char *file, const char *what);
 
 /* Compares a file's checksums with its contents; `data`: of the tensors too, not only of the header. *has (may be
  * NULL): whether the file has checksums; without any it passes. */

@@ -325,10 +325,6 @@ void wn_gguf_close(wn_gguf *f) {
 
 /* ---- checksums ---- */
 
-static wn_status gguf_damaged(wn_context *ctx, const struct wn_gguf *f, const char *what) {
-  return wn_fail(ctx, WN_ERR_FORMAT, "%s: the header is damaged: %s", f->name, what);
-}
-
 /* Finds the value with the checksums, or NULL. A damaged key is an error, not a file without checksums. */
 static wn_status gguf_find_sums(wn_context *ctx, const struct wn_gguf *f, const char **text, size_t *bytes) {
   *text = NULL;
@@ -339,51 +335,39 @@ static wn_status gguf_find_sums(wn_context *ctx, const struct wn_gguf *f, const 
     size_t length = 0;
     if (is_text) wn_gguf_value_string(v, 0, &value, &length);
     if (!ours && (!is_text || !wn_checksum_text_is(value, length))) continue;
-    if (!ours) return gguf_damaged(ctx, f, "its checksums stand under another key");
-    if (!is_text) return gguf_damaged(ctx, f, "\"" WN_CHECKSUM_KEY "\" is no text");
+    if (!ours) return wn_checksum_damaged(ctx, f->name, "its checksums stand under another key");
+    if (!is_text) return wn_checksum_damaged(ctx, f->name, "\"" WN_CHECKSUM_KEY "\" is no text");
     *text = value;
     *bytes = length;
   }
   return WN_OK;
 }
 
-/* Checks each tensor with the padding after it. */
-static wn_status gguf_check_data(wn_context *ctx, const struct wn_gguf *f, const uint64_t *sums) {
-  struct wn_checksum_part *parts;
-  const wn_gguf_tensor **places;
-  WN_TRY(WN_ALLOC(ctx, "parts of a file", f->tensor_count, &parts));
-  wn_status status = WN_ALLOC(ctx, "order of tensors", f->tensor_count, &places);
-  if (status == WN_OK && f->tensor_count > 0) {
-    for (int i = 0; i < f->tensor_count; i++) places[i] = &f->tensors[i];
-    qsort(places, (size_t)f->tensor_count, sizeof *places, gguf_compare_places);
-    for (int i = 0; i < f->tensor_count; i++) {
-      const uint8_t *begin = places[i]->data, *end = i + 1 < f->tensor_count ? places[i + 1]->data : f->bytes + f->size;
-      parts[i] = (struct wn_checksum_part){
-          .name = places[i]->name, .data = begin, .bytes = (size_t)(end - begin), .sum = sums[i]};
-    }
-    status = wn_checksum_compare(ctx, f->name, parts, f->tensor_count);
-  }
-  wn_free(parts);
-  wn_free(places);
-  return status;
+/* Each tensor with the padding after it. */
+static wn_status gguf_parts(wn_context *ctx, const struct wn_gguf *f, struct wn_checksum_part **out) {
+  const int count = f->tensor_count;
+  WN_TRY(WN_ALLOC(ctx, "parts of a file", count, out));
+  struct wn_checksum_part *parts = *out;
+  for (int i = 0; i < count; i++)
+    parts[i] =
+        (struct wn_checksum_part){.name = f->tensors[i].name, .data = f->tensors[i].data, .bytes = f->tensors[i].bytes};
+  wn_checksum_sort(parts, count);
+  for (int i = 0; i < count; i++)
+    parts[i].bytes = (size_t)((i + 1 < count ? parts[i + 1].data : f->bytes + f->size) - parts[i].data);
+  return WN_OK;
 }
 
 wn_status wn_gguf_check(wn_context *ctx, const wn_gguf *f, bool data, bool *has) {
-  const char *text;
-  size_t bytes;
+  struct wn_checksums c = {.file = f->name, .header = f->bytes, .header_bytes = f->start, .count = f->tensor_count};
+  struct wn_checksum_part *parts = NULL;
   if (has) *has = false;
-  WN_TRY(gguf_find_sums(ctx, f, &text, &bytes));
-  if (!text) return WN_OK;
-  if (has) *has = true;
-  uint64_t *sums;
-  WN_TRY(WN_ALLOC(ctx, "checksums", (size_t)f->tensor_count + 1, &sums));
-  wn_status status = WN_OK;
-  if (!wn_checksum_text_get(text, bytes, 1 + f->tensor_count, sums))
-    status = gguf_damaged(ctx, f, "\"" WN_CHECKSUM_KEY "\" is not one checksum for each tensor");
-  else if (sums[0] != wn_checksum_header(f->bytes, f->start, (size_t)((const uint8_t *)text - f->bytes)))
-    status = gguf_damaged(ctx, f, "its checksum is that of another one (or a program copied the checksums)");
-  if (status == WN_OK && data) status = gguf_check_data(ctx, f, sums + 1);
-  wn_free(sums);
+  WN_TRY(gguf_find_sums(ctx, f, &c.text, &c.text_bytes));
+  if (has) *has = c.text != NULL;
+  if (!c.text) return WN_OK;
+  c.at = (size_t)((const uint8_t *)c.text - f->bytes);
+  if (data) WN_TRY(gguf_parts(ctx, f, &parts));
+  const wn_status status = wn_checksum_check(ctx, &c, parts);
+  wn_free(parts);
   return status;
 }
 

@@ -302,10 +302,6 @@ const char *wn_safetensors_metadata(const wn_safetensors *file, const char *key)
 
 /* ---- checksums ---- */
 
-static wn_status safetensors_damaged(wn_context *ctx, const struct wn_safetensors *f, const char *what) {
-  return wn_fail(ctx, WN_ERR_FORMAT, "%s: the header is damaged: %s", f->name, what);
-}
-
 /* Finds the text of the checksums, or NULL. A damaged key or value is an error, not a file without checksums. */
 static wn_status safetensors_find_sums(wn_context *ctx, const struct wn_safetensors *f, const char **out) {
   const char *key;
@@ -314,54 +310,32 @@ static wn_status safetensors_find_sums(wn_context *ctx, const struct wn_safetens
   json_object_foreach((json_t *)(uintptr_t)f->metadata, key, item) {
     const bool ours = strcmp(key, WN_CHECKSUM_KEY) == 0;
     if (!ours && !wn_checksum_text_is(json_string_value(item), json_string_length(item))) continue;
-    if (!ours) return safetensors_damaged(ctx, f, "its checksums stand under another key");
+    if (!ours) return wn_checksum_damaged(ctx, f->name, "its checksums stand under another key");
     *out = json_string_value(item);
   }
   return WN_OK;
 }
 
-/* The header's checksum covers its exact bytes. If another program kept the metadata but wrote other tensors, that
- * looks like decay. */
-static wn_status safetensors_check_header(wn_context *ctx, const struct wn_safetensors *f, const char *text,
-                                          uint64_t *sums /* [1 + count] */) {
-  static const char written[] = "\"" WN_CHECKSUM_KEY "\":\"";
-  const uint8_t *at = memmem(f->bytes, f->head, written, sizeof written - 1);
-  if (!wn_checksum_text_get(text, strlen(text), 1 + f->count, sums))
-    return safetensors_damaged(ctx, f, "\"" WN_CHECKSUM_KEY "\" is not one checksum for each tensor");
-  if (!at || sums[0] != wn_checksum_header(f->bytes, f->head, (size_t)(at - f->bytes) + sizeof written - 1))
-    return safetensors_damaged(ctx, f, "its checksum is that of another one (or a program copied the checksums)");
-  return WN_OK;
-}
-
-static wn_status safetensors_check_data(wn_context *ctx, const struct wn_safetensors *f, const uint64_t *sums) {
-  struct wn_checksum_part *parts;
-  wn_safetensors_entry **places;
-  WN_TRY(WN_ALLOC(ctx, "parts of a file", f->count, &parts));
-  wn_status status = WN_ALLOC(ctx, "order of tensors", f->count, &places);
-  if (status == WN_OK && f->count > 0) {
-    memcpy(places, f->by_name, (size_t)f->count * sizeof *places);
-    qsort(places, (size_t)f->count, sizeof *places, safetensors_compare_places);
-    for (int i = 0; i < f->count; i++)
-      parts[i] = (struct wn_checksum_part){
-          .name = places[i]->name, .data = places[i]->data, .bytes = places[i]->bytes, .sum = sums[i]};
-    status = wn_checksum_compare(ctx, f->name, parts, f->count);
-  }
-  wn_free(parts);
-  wn_free(places);
-  return status;
-}
-
+/* The header's checksum covers its exact bytes. */
 wn_status wn_safetensors_check(wn_context *ctx, const wn_safetensors *f, bool data, bool *has) {
-  const char *text;
-  void *sums;
+  static const char written[] = "\"" WN_CHECKSUM_KEY "\":\"";
+  struct wn_checksums c = {.file = f->name, .header = f->bytes, .header_bytes = f->head, .count = f->count};
+  struct wn_checksum_part *parts = NULL;
   if (has) *has = false;
-  WN_TRY(safetensors_find_sums(ctx, f, &text));
-  if (!text) return WN_OK;
-  if (has) *has = true;
-  WN_TRY(wn_alloc(ctx, "checksums", ((size_t)f->count + 1) * sizeof(uint64_t), &sums));
-  wn_status status = safetensors_check_header(ctx, f, text, sums);
-  if (status == WN_OK && data) status = safetensors_check_data(ctx, f, (uint64_t *)sums + 1);
-  wn_free(sums);
+  WN_TRY(safetensors_find_sums(ctx, f, &c.text));
+  if (has) *has = c.text != NULL;
+  if (!c.text) return WN_OK;
+  c.text_bytes = strlen(c.text);
+  const uint8_t *at = memmem(f->bytes, f->head, written, sizeof written - 1);
+  if (at) c.at = (size_t)(at - f->bytes) + sizeof written - 1;
+  if (data) WN_TRY(WN_ALLOC(ctx, "parts of a file", f->count, &parts));
+  for (int i = 0; data && i < f->count; i++) {
+    const wn_safetensors_entry *e = &f->entries[i];
+    parts[i] = (struct wn_checksum_part){.name = e->name, .data = e->data, .bytes = e->bytes};
+  }
+  if (data) wn_checksum_sort(parts, f->count);
+  const wn_status status = wn_checksum_check(ctx, &c, parts);
+  wn_free(parts);
   return status;
 }
 

@@ -117,6 +117,18 @@ static void files_of_others_have_none(void **state) {
   assert_false(has);
 }
 
+/* The checksums stand under the key in an escaped form, and the header ends with a short value under the plain one. */
+static void a_hostile_header_is_refused(void **state) {
+  (void)state;
+  static const char header[] =
+      "{\"__metadata__\":{\"winnow\\u002echecksums\":\"xxh3 0000000000000000 0000000000000000\"},"
+      "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"" WN_CHECKSUM_KEY "\":\"\"}}";
+  uint8_t data[256] = {sizeof header - 1};
+  bool has;
+  memcpy(data + 8, header, sizeof header - 1);
+  assert_refused(ctx, check(data, 8 + sizeof header, false, &has), WN_ERR_FORMAT, "the.file: the header is damaged");
+}
+
 /* A key of that name set by the caller, and data that a callback produces. */
 static wn_status produce(void *user, int i, void *out, size_t bytes) {
   (void)user;
@@ -227,11 +239,10 @@ static int teardown(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_bit_of_a_file),
-                                     cmocka_unit_test(a_changed_tensor_is_named),
-                                     cmocka_unit_test(files_of_others_have_none),
-                                     cmocka_unit_test(written_both_ways),
-                                     cmocka_unit_test(sums_are_xxh3),
-                                     cmocka_unit_test(folders_are_verified)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_bit_of_a_file),       cmocka_unit_test(a_changed_tensor_is_named),
+      cmocka_unit_test(files_of_others_have_none), cmocka_unit_test(a_hostile_header_is_refused),
+      cmocka_unit_test(written_both_ways),         cmocka_unit_test(sums_are_xxh3),
+      cmocka_unit_test(folders_are_verified)};
   return cmocka_run_group_tests(tests, setup, teardown);
 }
