@@ -160,8 +160,8 @@ typedef struct wn_attention_arrays {
   void *dsq, *dsk; /* [B,T,G,D] */
   void *dstrength; /* [G] */
   void *dz, *dzt, *dp, *dbias, *dsink_k, *dsink_v, *dgate, *doutput_gate; /* as their inputs */
-  /* Numbers of the keys, [B,T,Hkv], each only with its mechanism: the running sums of the log of the forget gates, and
-   * the log of the write and the retention gates */
+  /* Numbers of the keys, [B,T,Hkv] (forget.per_query_head: [B,T,H]), each only with its mechanism: the running sums of
+   * the log of the forget gates, and the log of the write and the retention gates */
   const void *forget, *write, *fade;
   void *dforget, *dwrite, *dfade;
 } wn_attention_arrays;

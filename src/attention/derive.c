@@ -21,7 +21,8 @@
       NUMBER(map[i].stride, WN_CALL_SELECTION), ARRAY(map[i].theta, WN_CALL_SELECTION, WN_CALL_REAL, ""),              \
       ARRAY(map[i].dtheta, WN_CALL_TRAINING, WN_CALL_REAL, ""),                                                        \
       STRIDED(map[i].key, WN_CALL_SELECTION, WN_CALL_REAL, "BKV", map[i].s_key),                                       \
-      NUMBER(map[i].s_key, WN_CALL_SELECTION),                                                                         \
+      NUMBER(map[i].s_key, WN_CALL_SELECTION), NUMBER(map[i].gates, WN_CALL_SELECTION),                                \
+      NUMBER(map[i].s_gate, WN_CALL_SELECTION),                                                                        \
       STRIDED(map[i].dkey, WN_CALL_TRAINING, WN_CALL_REAL, "BKV", map[i].s_key)
 _Static_assert(WN_SCORE_MAPS_MAX == 6, "as in the table");
 
@@ -385,9 +386,13 @@ struct wn_attention wn_attention_selection_only(const struct wn_attention *op, w
   a.s_q.h = apart * op->s_q.h;
   if (op->k) a.k = (const char *)op->k + wn_call_bytes(op, WN_CALL_KEY, dtype, first.head * op->s_k.h);
   if (op->v) a.v = (const char *)op->v + wn_call_bytes(op, WN_CALL_VALUE, dtype, first.head * op->s_v.h);
-  for (int64_t i = 0; i < a.maps; i++)
-    if (a.map[i].key)
-      a.map[i].key = (const char *)a.map[i].key + wn_call_bytes(op, WN_CALL_REAL, dtype, first.head * a.map[i].s_key.h);
+  for (int64_t i = 0; i < a.maps; i++) { /* the key's number that a selecting head reads */
+    const int64_t h = first.head * (op->H / op->Hkv) + op->sel.head % (op->H / op->Hkv);
+    const int64_t from = wn_score_number(&op->map[i], 0, h, op->H / op->Hkv);
+    if (!a.map[i].key) continue;
+    a.map[i].key = (const char *)a.map[i].key + wn_call_bytes(op, WN_CALL_REAL, dtype, from);
+    a.map[i].gates = 1;
+  }
   a.head0 = wn_model_head(op, op->sel.head);
   a.head_step = apart * (op->head_step > 0 ? op->head_step : 1);
   a.sel.head = 0;
@@ -457,6 +462,11 @@ int64_t wn_call_field_span(const struct wn_attention *a, const struct wn_call_fi
   if (field->at == CALL_AT(look.tau)) return a->look.n;
   const struct call_axes axes = call_axes_of(a, field);
   int64_t last = 0;
+  for (const struct wn_score_map *map = a->map; map < a->map + WN_SCORE_MAPS_MAX; map++) {
+    const char *at = (const char *)a + field->at;
+    const bool numbers = at == (const char *)&map->key || at == (const char *)&map->dkey;
+    if (numbers && map->gates > 1) last = (map->gates - 1) * map->s_gate;
+  }
   for (int i = 0; i < axes.n; i++) {
     if (axes.extent[i] == 0) return 0;
     if (axes.extent[i] > 1) last += (axes.extent[i] - 1) * axes.step[i];

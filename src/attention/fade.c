@@ -45,7 +45,8 @@ static const struct wn_score_kind fade_kind = {
 
 static void fade_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   (void)layer, (void)head_size;
-  out->map[out->maps++] = (struct wn_score_map){.kind = &fade_kind, .idle = fade_of(config)->training_only};
+  out->map[out->maps++] =
+      (struct wn_score_map){.kind = &fade_kind, .idle = fade_of(config)->training_only, .gates = 1, .s_gate = 1};
 }
 
 WN_KEYED_INPUT(fade, fade_kind, WN_INPUT_LOG_SIGMOID, 5, .kept_by_age = true, .kept_loss = fade_loss,

@@ -175,8 +175,9 @@ void wn_attention_in_training(struct wn_attention *call) {
   for (int64_t i = 0; i < call->maps; i++) call->map[i].idle = false;
 }
 
-int64_t wn_attention_keyed(const wn_attention_config *config, int64_t kv_heads, struct wn_score_map *out) {
-  struct wn_attention call = {.H = kv_heads, .Hkv = kv_heads};
+int64_t wn_attention_keyed(const wn_attention_config *config, int64_t heads, int64_t kv_heads,
+                           struct wn_score_map *out) {
+  struct wn_attention call = {.H = heads, .Hkv = kv_heads};
   int64_t n = 0;
   wn_attention_terms(config, -1, 1, &call);
   for (const struct wn_score_map *t = call.map; t < call.map + call.maps; t++)

@@ -240,7 +240,7 @@ bool wn_attention_has_sinks(const wn_attention_config *config);
 bool wn_attention_has_gate(const wn_attention_config *config);
 
 /* The configuration's keyed maps (ops/score.h), in the order of a call's; returns how many. */
-int64_t wn_attention_keyed(const wn_attention_config *config, int64_t kv_heads,
+int64_t wn_attention_keyed(const wn_attention_config *config, int64_t heads, int64_t kv_heads,
                            struct wn_score_map *out /* [WN_SCORE_MAPS_MAX] */);
 
 /* Number of selections F in a layer: 0 without selective attention, else 1 or the number of key-value heads. */

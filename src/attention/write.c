@@ -80,8 +80,11 @@ static const struct wn_score_kind write_kind = {
 
 static void write_fill(const wn_attention_config *config, int64_t layer, int64_t head_size, struct wn_attention *out) {
   (void)layer, (void)head_size;
-  out->map[out->maps++] = (struct wn_score_map){
-      .kind = &write_kind, .number = {(double)write_of(config)->window}, .idle = write_of(config)->training_only};
+  out->map[out->maps++] = (struct wn_score_map){.kind = &write_kind,
+                                                .number = {(double)write_of(config)->window},
+                                                .idle = write_of(config)->training_only,
+                                                .gates = 1,
+                                                .s_gate = 1};
 }
 
 WN_KEYED_INPUT(write, write_kind, WN_INPUT_LOG_SIGMOID, 3, .kept_loss = write_loss, .relaxed = write_relaxed,
@@ -91,7 +94,8 @@ WN_KEYED_INPUT(write, write_kind, WN_INPUT_LOG_SIGMOID, 3, .kept_loss = write_lo
 
 static const char *const write_cases[] = {
     "{\"write\":{\"window\":8}}",
-    "{\"write\":{\"window\":1,\"temperature\":0.5}}",
+    "{\"write\":{\"window\":1}}",
+    "{\"write\":{\"window\":3,\"training_only\":true}}",
     NULL,
 };
 

@@ -156,8 +156,8 @@ static wn_status caches_shared_arrays(wn_context *ctx, struct wn_session *s) {
 static struct wn_kv_shape caches_shape(const struct wn_session *s, const struct wn_session_part *part) {
   const wn_model_config *c = &s->model->config;
   struct wn_kv_shape shape;
-  wn_kv_shape_of(&c->attention, c->kv_heads, c->head_size, s->B, caches_most(s, part), s->model->dtype,
-                 part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
+  wn_kv_shape_of(&c->attention, &(struct wn_attention_shape){c->heads, c->kv_heads, c->head_size}, s->B,
+                 caches_most(s, part), s->model->dtype, part->kind == WN_LAYER_BUDGET ? &s->budgets : NULL, &shape);
   if (part->kind == WN_LAYER_TRIMMED) shape.groups = 1; /* one group, which evicts the oldest token */
   wn_kv_shape_of_heads(&shape, part->kv0, part->kv_heads);
   wn_kv_shape_store(&shape, s->cache);

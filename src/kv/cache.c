@@ -26,8 +26,8 @@ static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct
       WN_ARRAY_SIZED(out->sk, e, "selecting keys", s->bilinear, WN_DIMS(s->B, s->selections, s->capacity, s->D)),
       WN_ARRAY_SIZED(out->f, e, "selections", true, WN_DIMS(s->B, s->selections, s->capacity)),
       WN_ARRAY_SIZED(out->numbers, e, "numbers of keys", true, WN_DIMS(s->B, s->Hkv, s->width, s->capacity)),
-      WN_ARRAY_FOR(out->total, "running sums", s->width > s->keyed, WN_DIMS(s->keyed, s->B, s->Hkv)),
-      WN_ARRAY_FOR(out->next, "running sums", s->width > s->keyed, WN_DIMS(s->keyed, s->B, s->Hkv)),
+      WN_ARRAY_FOR(out->total, "running sums", s->width > s->gates, WN_DIMS(s->gates, s->B, s->Hkv)),
+      WN_ARRAY_FOR(out->next, "running sums", s->width > s->gates, WN_DIMS(s->gates, s->B, s->Hkv)),
       WN_ARRAY_SIZED(out->at_shown, sizeof *out->at, "positions", true, WN_DIMS(s->B, s->groups, s->capacity)),
       WN_ARRAY_SIZED(out->notes, e, "notes", true, WN_DIMS(s->B, s->groups, s->notes, s->capacity)),
       WN_ARRAY_SIZED(out->index_shown, sizeof *out->index, "slots that are chosen", s->asked, WN_DIMS(s->B, s->groups)),
@@ -576,11 +576,13 @@ void wn_kv_cache_bind(const struct wn_kv_cache *cache, int64_t T, struct wn_atte
     out->sel.sk = cache->sk;
     out->sel.s_sk = (struct wn_stride){s->selections * s->capacity * s->D, s->D, s->capacity * s->D};
   }
-  int64_t keyed = 0;
+  int64_t first = 0;
   for (struct wn_score_map *t = out->map; t < out->map + out->maps; t++)
     if (t->kind->keyed_double) {
-      t->key = wn_element(cache->numbers, keyed++ * s->capacity, s->dtype);
+      t->key = wn_element(cache->numbers, first * s->capacity, s->dtype);
       t->s_key = (struct wn_stride){s->Hkv * s->width * s->capacity, 1, s->width * s->capacity};
+      t->s_gate = s->capacity;
+      first += t->gates;
     }
   if (cache->f) {
     out->sel.f_in = cache->f;

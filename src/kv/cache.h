@@ -23,9 +23,9 @@
 struct wn_kv_shape {
   int64_t B, Hkv, D, capacity; /* capacity: tokens per sequence */
   wn_dtype dtype;
-  int64_t selections;   /* G, the selections per sequence; 0: none */
-  bool bilinear;        /* sk */
-  int64_t keyed, width; /* keyed maps (ops/score.h), and the numbers that a token has for them in a head */
+  int64_t selections;          /* G, the selections per sequence; 0: none */
+  bool bilinear;               /* sk */
+  int64_t keyed, gates, width; /* keyed maps (ops/score.h), and the numbers that a token has for them in a head */
   struct wn_score_map map[WN_POLICY_NUMBERS_MAX]; /* `width` counts also what is summed, where one is a running sum */
   int64_t groups;                                 /* P, groups that evict on their own; 0: nothing is evicted */
   int64_t first_group;                            /* the number of its first group in the layer */
@@ -44,9 +44,9 @@ struct wn_kv_cache {
   void *k, *v;                /* [B,Hkv,capacity,D] as stored: a head's tokens are contiguous, as decoding reads them */
   void *sk;                   /* [B,G,capacity,D] or NULL */
   void *f;                    /* [B,G,capacity] or NULL */
-  void *numbers;              /* [B,Hkv,width,capacity] or NULL: of map i in row i; if one is a running sum, what is
-                               * summed in row keyed+i */
-  double *total, *next;       /* [keyed,B,Hkv] where one is a running sum: over all tokens seen, once there is one; and
+  void *numbers;              /* [B,Hkv,width,capacity] or NULL: the maps' one after the other; if one is a running
+                               * sum, what is summed in the second half */
+  double *total, *next;       /* [gates,B,Hkv] where one is a running sum: over all tokens seen, once there is one; and
                                * over those that have been appended */
   void *notes;                /* [B,P,notes,capacity] of the policy, or NULL */
   int32_t *at;                /* [B,P,capacity] absolute positions, on the host; NULL: slot j holds position j */
@@ -63,7 +63,8 @@ struct wn_kv_cache {
 
 /* The shape of a cache of `capacity` tokens for a layer with this attention, under the budgets' policy (NULL: nothing
  * is evicted). */
-void wn_kv_shape_of(const wn_attention_config *attention, int64_t kv_heads, int64_t head_size, int64_t B,
+struct wn_attention_shape; /* attention/registry.h */
+void wn_kv_shape_of(const wn_attention_config *attention, const struct wn_attention_shape *model, int64_t B,
                     int64_t capacity, wn_dtype dtype, const wn_budgets *budgets, struct wn_kv_shape *out);
 /* Reduces the shape to key-value heads g0..g0+n-1, since heads with budgets of their own have caches of their own. */
 void wn_kv_shape_of_heads(struct wn_kv_shape *shape, int64_t g0, int64_t n);
@@ -87,7 +88,7 @@ void wn_kv_cache_reset(struct wn_kv_cache *cache);
 struct wn_kv_rows {
   const void *k, *v, *sk; /* [B,T,Hkv,D], sk [B,T,G,D] or NULL */
   struct wn_stride s_k, s_v, s_sk;
-  const void *number[WN_SCORE_MAPS_MAX]; /* [B,T,Hkv] of the keyed maps, not summed yet */
+  const void *number[WN_SCORE_MAPS_MAX]; /* [B,T,Hkv,gates] of the keyed maps, not summed yet */
   struct wn_stride s_number[WN_SCORE_MAPS_MAX];
 };
 /* The rows of a call, and those of its heads from g0 on. */

@@ -29,35 +29,41 @@ static size_t numbers_bytes(const struct wn_kv_cache *c) {
 }
 
 size_t wn_kv_sums_bytes(const struct wn_kv_shape *s) {
-  return s->width > s->keyed ? (size_t)(s->keyed * s->B * s->Hkv) * sizeof(double) : 0;
+  return s->width > s->gates ? (size_t)(s->gates * s->B * s->Hkv) * sizeof(double) : 0;
+}
+
+/* A gate of map i, of those that rows have side by side, in row `row` of the cache. */
+static wn_status numbers_put(const struct wn_exec *exec, struct wn_kv_cache *c, const struct wn_kv_rows *r, int64_t t0,
+                             int64_t T, int64_t i, int64_t gate, int64_t row) {
+  const struct wn_kv_shape *s = &c->shape;
+  const int64_t heads = s->B * s->Hkv, each = s->width * s->capacity;
+  void *to = wn_element(c->numbers, row * s->capacity + c->count, s->dtype);
+  for (int64_t at = row; at < s->width; at += s->gates)
+    WN_TRY(wn_op_gather_forward(
+        exec, &(struct wn_gather){.B = s->B,
+                                  .H = s->Hkv,
+                                  .T = T,
+                                  .D = 1,
+                                  .x = wn_element(r->number[i], t0 * r->s_number[i].t + gate, s->dtype),
+                                  .s_x = r->s_number[i],
+                                  .y = wn_element(to, (at - row) * s->capacity, s->dtype),
+                                  .s_y = {s->Hkv * each, 1, each}}));
+  if (!s->map[i].kind->sums) return WN_OK;
+  return wn_op_sigmoid_forward(exec, &(struct wn_sigmoid){.kind = WN_SIGMOID_SUMS,
+                                                          .n = heads * T,
+                                                          .T = T,
+                                                          .W = 1,
+                                                          .x = to,
+                                                          .s_x = {each, 1, 0},
+                                                          .from = c->seen > 0 ? c->total + row * heads : NULL,
+                                                          .to = c->next + row * heads});
 }
 
 wn_status wn_kv_numbers_put(const struct wn_exec *exec, struct wn_kv_cache *c, const struct wn_kv_rows *r, int64_t t0,
                             int64_t T) {
-  const struct wn_kv_shape *s = &c->shape;
-  const int64_t heads = s->B * s->Hkv, each = s->width * s->capacity;
-  for (int64_t i = 0; i < s->keyed; i++) {
-    void *to = wn_element(c->numbers, i * s->capacity + c->count, s->dtype);
-    for (int64_t row = i; row < s->width; row += s->keyed)
-      WN_TRY(
-          wn_op_gather_forward(exec, &(struct wn_gather){.B = s->B,
-                                                         .H = s->Hkv,
-                                                         .T = T,
-                                                         .D = 1,
-                                                         .x = wn_element(r->number[i], t0 * r->s_number[i].t, s->dtype),
-                                                         .s_x = r->s_number[i],
-                                                         .y = wn_element(to, (row - i) * s->capacity, s->dtype),
-                                                         .s_y = {s->Hkv * each, 1, each}}));
-    if (!s->map[i].kind->sums) continue;
-    WN_TRY(wn_op_sigmoid_forward(exec, &(struct wn_sigmoid){.kind = WN_SIGMOID_SUMS,
-                                                            .n = heads * T,
-                                                            .T = T,
-                                                            .W = 1,
-                                                            .x = to,
-                                                            .s_x = {each, 1, 0},
-                                                            .from = c->seen > 0 ? c->total + i * heads : NULL,
-                                                            .to = c->next + i * heads}));
-  }
+  int64_t row = 0;
+  for (int64_t i = 0; i < c->shape.keyed; i++)
+    for (int64_t gate = 0; gate < c->shape.map[i].gates; gate++) WN_TRY(numbers_put(exec, c, r, t0, T, i, gate, row++));
   return WN_OK;
 }
 
@@ -69,10 +75,10 @@ void wn_kv_numbers_advance(struct wn_kv_cache *c) {
 /* The sums of `to` from those of c. */
 static void numbers_take_back(const struct wn_kv_cache *c, const char *numbers, const double *total,
                               const int64_t *rows, int64_t first, int64_t n, const struct wn_kv_shape *s, double *to) {
-  const int64_t Hkv = s->Hkv, keyed = s->keyed, each = s->B / c->shape.B, capacity = c->shape.capacity;
-  for (int64_t x = 0; x < keyed * s->B * Hkv; x++) {
+  const int64_t Hkv = s->Hkv, gates = s->gates, each = s->B / c->shape.B, capacity = c->shape.capacity;
+  for (int64_t x = 0; x < gates * s->B * Hkv; x++) {
     const int64_t i = x / (s->B * Hkv), b = x / Hkv % s->B, head = (rows ? rows[b] : b / each) * Hkv + x % Hkv;
-    const int64_t at = (head * s->width + keyed + i) * capacity;
+    const int64_t at = (head * s->width + gates + i) * capacity;
     to[x] = total[i * c->shape.B * Hkv + head];
     for (int64_t j = first; j < first + n; j++) to[x] -= wn_number(numbers, at + j, s->dtype);
   }
@@ -98,10 +104,11 @@ wn_status wn_kv_numbers_take_back(wn_context *ctx, const struct wn_kv_cache *c, 
 void wn_kv_numbers_held(const struct wn_kv_cache *cache, const void *numbers, int64_t row,
                         struct wn_policy_held *held) {
   const struct wn_kv_shape *s = &cache->shape;
+  int64_t first = row * (s->Hkv / s->groups) * s->width * s->capacity;
   for (int64_t i = 0; i < s->keyed; i++) {
     const struct wn_policy_rows all = {
         .data = numbers, .head = s->width * s->capacity, .token = 1, .type = WN_GGUF_F32};
-    const int64_t first = (row * (s->Hkv / s->groups) * s->width + i) * s->capacity;
-    held->number[i] = (struct wn_policy_number){&s->map[i], wn_policy_rows_from(all, s->dtype, first)};
+    held->number[i] = (struct wn_policy_number){&s->map[i], wn_policy_rows_from(all, s->dtype, first), s->capacity};
+    first += s->map[i].gates * s->capacity;
   }
 }

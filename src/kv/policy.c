@@ -60,7 +60,7 @@ bool wn_policy_suits(wn_policy policy, const wn_attention_config *config) {
   const struct wn_policy_row *row = wn_policy_row(policy);
   struct wn_score_map maps[WN_SCORE_MAPS_MAX];
   if (!row || (row->needs & WN_POLICY_SELECTIONS && !config->selective.enabled)) return false;
-  return !(row->needs & WN_POLICY_NUMBERS) || wn_attention_keyed(config, 1, maps) > 0;
+  return !(row->needs & WN_POLICY_NUMBERS) || wn_attention_keyed(config, 1, 1, maps) > 0;
 }
 
 bool wn_policy_register(const struct wn_policy_row *row, wn_policy *out) {

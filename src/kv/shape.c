@@ -32,19 +32,21 @@ static bool shape_sums(const struct wn_kv_shape *s) {
   return sums;
 }
 
-void wn_kv_shape_of(const wn_attention_config *attention, int64_t kv_heads, int64_t head_size, int64_t B,
+void wn_kv_shape_of(const wn_attention_config *attention, const struct wn_attention_shape *model, int64_t B,
                     int64_t capacity, wn_dtype dtype, const wn_budgets *budgets, struct wn_kv_shape *out) {
+  const int64_t kv_heads = model->kv_heads;
   *out = (struct wn_kv_shape){.B = B,
                               .Hkv = kv_heads,
-                              .D = head_size,
+                              .D = model->head_size,
                               .capacity = capacity,
                               .dtype = dtype,
                               .selections = wn_attention_selections(attention, kv_heads),
                               .bilinear = attention->selective.enabled && attention->selective.bilinear};
   struct wn_score_map maps[WN_SCORE_MAPS_MAX];
-  out->keyed = wn_attention_keyed(attention, kv_heads, maps);
+  out->keyed = wn_attention_keyed(attention, model->heads, kv_heads, maps);
   memcpy(out->map, maps, (size_t)out->keyed * sizeof *maps);
-  out->width = out->keyed * (shape_sums(out) ? 2 : 1);
+  for (int64_t i = 0; i < out->keyed; i++) out->gates += maps[i].gates;
+  out->width = out->gates * (shape_sums(out) ? 2 : 1);
   if (!budgets) return;
   out->groups = wn_policy_groups(budgets, kv_heads, out->selections);
   out->notes = wn_policy_notes(budgets);

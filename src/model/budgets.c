@@ -25,7 +25,8 @@ static wn_status budgets_from_bytes(wn_context *ctx, const wn_model_config *c, c
     const int64_t middle = low + (high - low) / 2;
     size_t each;
     struct wn_kv_shape shape;
-    wn_kv_shape_of(&c->attention, c->kv_heads, c->head_size, 1, middle, WN_F32, out, &shape);
+    wn_kv_shape_of(&c->attention, &(struct wn_attention_shape){c->heads, c->kv_heads, c->head_size}, 1, middle, WN_F32,
+                   out, &shape);
     wn_kv_shape_store(&shape, out->cache);
     if (wn_kv_shape_bytes(&shape, &each, NULL) && (double)each * (double)c->layers <= bytes)
       low = middle;
@@ -264,7 +265,7 @@ static wn_status budgets_check_policy(wn_context *ctx, const wn_budgets *b, cons
         "for all heads belongs to tokens that all of them hold");
   if (b->cache_positions && !row->info.cache_positions) return budgets_refuse_cache_positions(ctx);
   struct wn_score_map maps[WN_SCORE_MAPS_MAX];
-  if (b->cache_positions && wn_attention_keyed(&c->attention, c->kv_heads, maps) > 0)
+  if (b->cache_positions && wn_attention_keyed(&c->attention, c->heads, c->kv_heads, maps) > 0)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets: \"cache_positions\" does not go with %s, which count by the text",
                    maps[0].kind->name);
   if (b->cache_positions && c->position != WN_POS_ROPE && !c->attention.relative.enabled &&

@@ -277,7 +277,7 @@ static const char *param_of_input(const wn_model_config *c, int slot, enum input
     row->init_value = tensor == INPUT_BIAS ? how->bias_init : gain;
     row->decay = !vector;
     row->packs = !vector && !in[i].from_keys; /* a head's network has some of the rows */
-    row->matrix = row->packs && (hidden || in[i].size > 1);
+    row->matrix = row->packs && (hidden || (in[i].size > 1 && !in[i].array->map));
     row->mechanism = true;
     row->neutral = tensor == INPUT_BIAS ? how->bias_neutral : tensor == HIDDEN_WEIGHT ? NAN : gain;
     row->adapted = tensor == INPUT_BIAS ? how->bias_adapted : row->neutral;

@@ -67,7 +67,15 @@ static wn_status check_terms(struct wn_check c, const struct wn_attention *a, in
   }
   for (int64_t i = 0; i < a->maps; i++) {
     const struct wn_score_map *map = &a->map[i];
-    if (map->kind->keyed_double) WN_TRY(check_strided(c, "map.key", map->key, map->s_key, a->B, a->Tk, a->Hkv, 1));
+    if (map->kind->keyed_double) {
+      if (map->gates != 1 && map->gates != a->H / a->Hkv)
+        return wn_fail(c.exec->ctx, WN_ERR_SHAPE,
+                       "attention: %s have %lld numbers, expected 1 or one for each of %lld heads", map->kind->name,
+                       (long long)map->gates, (long long)(a->H / a->Hkv));
+      WN_TRY(wn_check_least(c, "map.s_gate", map->s_gate, 1));
+      WN_TRY(wn_check_product(c, "map.key", map->gates, map->s_gate, 1));
+      WN_TRY(check_strided(c, "map.key", map->key, map->s_key, a->B, a->Tk, a->Hkv, 1));
+    }
     if (!map->kind->slope) continue;
     WN_TRY(wn_check_least(c, "map.n", map->n, 1));
     WN_TRY(wn_check_pointer(c, "map.theta", map->theta));

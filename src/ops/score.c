@@ -12,7 +12,7 @@ void wn_score_biases(const struct wn_attention *a, bool wide, int64_t h, int64_t
 /* The keys of one pair: the numbers of the row's own key and of the key. */
 static struct wn_score_keys score_pair(const struct wn_attention *a, const struct wn_score_map *t, bool wide,
                                        struct wn_score_place at, double *key) {
-  const int64_t first = at.b * t->s_key.b + at.h / (a->H / a->Hkv) * t->s_key.h;
+  const int64_t first = wn_score_number(t, at.b, at.h, a->H / a->Hkv);
   const wn_dtype type = wide ? WN_F64 : WN_F32;
   *key = wn_number(t->key, first + at.j * t->s_key.t, type);
   return (struct wn_score_keys){

@@ -96,11 +96,20 @@ struct wn_score_map {
   int64_t stride;    /* elements from one row of theta to the next: the model's heads */
   const void *theta; /* [n,stride] */
   void *dtheta;      /* [n,stride] added to; or NULL */
-  const void *key;   /* [B,Tk,Hkv] of a keyed map: a number for each key */
+  const void *key;   /* [B,Tk,Hkv,gates] of a keyed map: a number for each key */
   struct wn_stride s_key;
-  void *dkey; /* with the strides of key; overwritten; or NULL */
+  int64_t gates, s_gate; /* a key's numbers in a key-value head, s_gate apart: one, or one for each query head */
+  void *dkey;            /* with the strides of key; overwritten; or NULL */
 };
 #define WN_SCORE_MAPS_MAX 6
+
+/* Which of a key's numbers head h reads, whose key-value head has `share` heads; where it lies for key 0. */
+WN_TERM int64_t wn_score_gate(const struct wn_score_map *t, int64_t h, int64_t share) {
+  return t->gates > 1 ? h % share : 0;
+}
+WN_TERM int64_t wn_score_number(const struct wn_score_map *t, int64_t b, int64_t h, int64_t share) {
+  return b * t->s_key.b + h / share * t->s_key.h + wn_score_gate(t, h, share) * t->s_gate;
+}
 
 WN_TERM double wn_score_theta(const struct wn_score_map *t, struct wn_score_at at, int64_t k) {
   const int64_t i = k * t->stride + at.head;

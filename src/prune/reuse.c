@@ -338,7 +338,7 @@ wn_status wn_prune_reuse_create(wn_context *ctx, struct wn_model *model, const s
   const bool sparse = c->attention.root.enabled || c->attention.strided > 0;
   /* The numbers of keys are not kept: all positions are computed. */
   struct wn_score_map maps[WN_SCORE_MAPS_MAX];
-  r->base.by_rows = pieces && !sparse && wn_attention_keyed(&c->attention, c->kv_heads, maps) == 0 &&
+  r->base.by_rows = pieces && !sparse && wn_attention_keyed(&c->attention, c->heads, c->kv_heads, maps) == 0 &&
                     !(wn_policy_needs(&r->budgets) & WN_POLICY_SUMS);
   wn_status status;
   WN_TRY_GOTO(WN_ALLOC(ctx, "budgets", c->layers, &r->budgets.tokens), fail);

@@ -383,15 +383,16 @@ static void check_documents(void) {
 
 /* ---- grouped heads ---- */
 
-/* For arrays with heads first: repeats each head's block of `block` elements (spread), or adds pairs of blocks up. */
+/* For arrays with heads first: repeats each head's block of `block` elements (spread), or adds pairs of blocks up. An
+ * array with a number for each query head stays as it is. */
 static void spread(struct mech_bench *to, const struct mech_bench *from, const char *name, int64_t block) {
   const int x = mech_find(to, name), y = mech_find(from, name);
   for (int64_t i = 0; x >= 0 && i < to->a[x].count; i++)
-    mech_set(to, x, i, mech_get(from, y, i / (2 * block) * block + i % block));
+    mech_set(to, x, i, mech_get(from, y, to->a[x].count == from->a[y].count ? i : i / (2 * block) * block + i % block));
 }
 static void gather(struct mech_bench *to, const struct mech_bench *from, const char *name, int64_t block) {
   const int x = mech_find(to, name), y = mech_find(from, name);
-  for (int64_t i = 0; x >= 0 && i < to->a[x].count; i++) {
+  for (int64_t i = 0; x >= 0 && to->a[x].count != from->a[y].count && i < to->a[x].count; i++) {
     const int64_t at = i / block * 2 * block + i % block;
     mech_set(to, x, i, mech_get(from, y, at) + mech_get(from, y, at + block));
   }

@@ -106,6 +106,7 @@ static const char *const other[] = {
     "model.attention.alibi.enabled=true",
     "model.attention.alibi.max_bias=6",
     "model.attention.forget.enabled=true",
+    "model.attention.forget.per_query_head=true",
     "model.attention.write.enabled=true",
     "model.attention.write.window=9",
     "model.attention.write.loss=0.25",

@@ -54,7 +54,7 @@ enum term {
   GATE,      /* elementwise, with learned sinks */
   GATE_HEAD, /* with exclusive attention */
   FORGET,
-  KEYED, /* forget and write gates between ALiBi and a softcap, by positions */
+  KEYED, /* forget gates of each query head and write gates between ALiBi and a softcap, by positions */
   SELECT,
   SELECT_EACH,
   SELECT_MAPPED, /* from logits with ALiBi and a softcap */
@@ -87,11 +87,12 @@ static void *array_of(enum cache cache, bool own, int64_t n, uint64_t stream) {
   return h;
 }
 
-/* Numbers as a cache has them. */
-static void add_keyed(struct bench *m, const struct wn_score_kind *kind) {
+/* Numbers as a cache has them, in rows of a key-value head. */
+static void add_keyed(struct bench *m, const struct wn_score_kind *kind, int64_t gates, int64_t row) {
   struct wn_attention *a = &m->a;
   struct wn_score_map *t = &a->map[a->maps];
-  *t = (struct wn_score_map){.kind = kind, .number = {9}, .key = m->numbers + a->maps * a->Tk};
+  *t = (struct wn_score_map){
+      .kind = kind, .number = {9}, .key = m->numbers + row * a->Tk, .gates = gates, .s_gate = a->Tk};
   t->s_key = (struct wn_stride){a->Hkv * 3 * a->Tk, 1, 3 * a->Tk};
   a->maps++;
 }
@@ -134,9 +135,9 @@ static void bench_make(struct bench *m, const struct shape *s, enum cache cache,
   if (alibi) a->map[a->maps++] = (struct wn_score_map){.kind = wn_mechanism_alibi.score, .number = {8, (double)H}};
   m->numbers = array_of(FLOATS, true, 3 * B * Hkv * Tk, 13);
   for (int64_t i = 0; i < 3 * B * Hkv * Tk; i++) m->numbers[i] = -0.05f * fabsf(m->numbers[i]);
-  if (term == FORGET || term == KEYED) add_keyed(m, wn_mechanism_forget.score);
-  if (term == KEYED || term == SELECT_KEYED) add_keyed(m, wn_mechanism_write.score);
-  if (term == SELECT_KEYED) add_keyed(m, wn_mechanism_fade.score);
+  if (term == FORGET || term == KEYED) add_keyed(m, wn_mechanism_forget.score, term == FORGET ? 1 : H / Hkv, 0);
+  if (term == KEYED || term == SELECT_KEYED) add_keyed(m, wn_mechanism_write.score, 1, 2);
+  if (term == SELECT_KEYED) add_keyed(m, wn_mechanism_fade.score, 1, 1);
   if (alibi || term == SOFTCAP)
     a->map[a->maps++] = (struct wn_score_map){.kind = wn_mechanism_softcap.score, .number = {2.5}};
   if (term == ALIBI_POSITIONS || term == KEYED) a->slots.at = m->positions;

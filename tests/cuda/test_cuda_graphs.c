@@ -24,7 +24,7 @@ struct graph_case {
 };
 
 #define SELECTIVE "{\"selective\":{}}"
-#define GATES "{\"forget\":true,\"write\":{\"window\":2,\"keys\":true,\"hidden\":5},\"fade\":true}"
+#define GATES "{\"forget\":{\"per_query_head\":true},\"write\":{\"window\":2,\"keys\":true,\"hidden\":5},\"fade\":true}"
 static const struct graph_case cases[] = {
     {.name = "one stream", .streams = 1, .least = 2},
     {.name = "selective", .attention = SELECTIVE, .streams = 1, .least = 1},

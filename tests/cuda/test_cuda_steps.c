@@ -39,8 +39,9 @@ static void shape(wn_recipe *r, int which) {
   }
   if (which == 4) {
     r->model.kv_heads = 1;
-    const char *gates = "{\"forget\":true,\"write\":{\"window\":2,\"loss\":0.1,\"keys\":true,\"hidden\":7},"
-                        "\"fade\":{\"loss\":0.2,\"keep\":0.1}}";
+    const char *gates =
+        "{\"forget\":{\"per_query_head\":true},\"write\":{\"window\":2,\"loss\":0.1,\"keys\":true,\"hidden\":7},"
+        "\"fade\":{\"loss\":0.2,\"keep\":0.1}}";
     must(NULL, wn_attention_config_parse(NULL, gates, &r->model.attention));
   }
 }

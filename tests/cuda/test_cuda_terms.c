@@ -114,7 +114,7 @@ static void test_windows(void **state) {
       {"{\"buckets\":{\"count\":8,\"farthest\":40}}", "{\"selective\":{}}"},
       {"{\"softcap\":{\"cap\":2}}", "{\"exclusive\":{\"gate\":true}}"},
       {"{\"forget\":true,\"fade\":true}", "{\"selective\":{},\"buckets\":{\"count\":8,\"farthest\":40}}"},
-      {"{\"forget\":true,\"softcap\":{\"cap\":2}}", "{\"write\":{\"window\":20}}"},
+      {"{\"forget\":{\"per_query_head\":true},\"softcap\":{\"cap\":2}}", "{\"write\":{\"window\":20}}"},
       {"{\"own\":true}", "{\"selective\":{}}"},
   };
   emulated.backend = &windows;
@@ -203,7 +203,7 @@ static void test_forward(void **state) {
       {"{\"alibi\":true}", "{\"window\":29}"},
       {"{\"buckets\":{\"count\":8,\"farthest\":30}}", "{\"gate\":\"head\"}"},
       {"{\"forget\":true}", "{\"write\":{\"window\":8}}"},
-      {"{\"forget\":true,\"alibi\":true}", "{\"fade\":true,\"selective\":{\"per_kv_head\":true}}"},
+      {"{\"forget\":{\"per_query_head\":true},\"alibi\":true}", "{\"fade\":true,\"selective\":{\"per_kv_head\":true}}"},
       {"{\"threshold\":{\"tau\":0.8}}", "{\"exclusive\":true}"},
   };
   for (int n = 0; n < 8; n++)

@@ -93,7 +93,8 @@ static void every_policy_keeps_what_is_pinned(void **state) {
   wn_context *ctx = make_context();
   (void)state;
   wn_model *plain = model_with(ctx, "{}"), *selective = model_with(ctx, "{\"selective\": {\"per_kv_head\": true}}");
-  wn_model *gates = model_with(ctx, "{\"write\": {\"window\": 2, \"keys\": true, \"hidden\": 3}}");
+  wn_model *gates = model_with(ctx, "{\"forget\": {\"per_query_head\": true},"
+                                    "\"write\": {\"window\": 2, \"keys\": true, \"hidden\": 3}}");
   for (int p = 0; p < wn_policy_count(); p++)
     for (int w = 0; w < 4; w++)
       for (int heads = 0; heads < 2; heads++)

@@ -1,7 +1,7 @@
 /* tests/golden/gates: gates on keys by the equations of their papers (tools/check-forgetting): the loss of a batch, and
- * what each head keeps of a prompt. forget-4 and forget-2: the Forgetting Transformer; fade: TRIM-KV, the 24 tokens of
- * largest beta^age; write and keys: WG-KV, gates above 0.1, of the layer's input and of keys; dms: DMS, decisions not
- * to evict. */
+ * what each head keeps of a prompt. forget-4, forget-2 and forget-2-heads: the Forgetting Transformer; fade: TRIM-KV,
+ * the 24 tokens of largest beta^age; write and keys: WG-KV, gates above 0.1, of the layer's input and of keys; dms:
+ * DMS, decisions not to evict. */
 #include "support.h"
 
 #include <math.h>
@@ -52,6 +52,7 @@ static void gates(void **state) {
     const char *name, *options, *budget;
   } rows[] = {{"forget-4", NULL, NULL},
               {"forget-2", NULL, NULL},
+              {"forget-2-heads", NULL, NULL},
               {"fade", "when=prompt,per_kv_head=true", "24"},
               {"write", "when=prompt,per_kv_head=true,allot=tau,tau=2.302585,window=15", "96"},
               {"keys", "when=prompt,per_kv_head=true,allot=tau,tau=2.302585,window=15", "96"},

@@ -1,6 +1,7 @@
 /* Budgets: every spelling, every refusal, round trips through files, and which ones suit a model. */
 #include "support.h"
 
+#include "attention/registry.h"
 #include "base/alloc.h"
 #include "base/file.h"
 #include "kv/cache.h"
@@ -133,7 +134,8 @@ static void bytes_are_those_of_the_cache(void **state) {
         struct wn_kv_shape shape;
         struct wn_kv_cache cache;
         wn_memory_info before, after;
-        wn_kv_shape_of(&c.attention, c.kv_heads, c.head_size, 1, b.tokens[0] + more, WN_F32, &b, &shape);
+        wn_kv_shape_of(&c.attention, &(struct wn_attention_shape){c.heads, c.kv_heads, c.head_size}, 1,
+                       b.tokens[0] + more, WN_F32, &b, &shape);
         wn_kv_shape_store(&shape, b.cache);
         wn_memory_info_get(&before);
         assert_ok(ctx, wn_kv_cache_init(ctx, &shape, &cache));

@@ -6,6 +6,7 @@
 
 #include <math.h>
 
+#include "attention/registry.h"
 #include "decode/session.h"
 #include "kv/evictions.h"
 #include "policies.h"
@@ -304,8 +305,28 @@ static int begin(void **state) {
   return fine ? 0 : -1;
 }
 
+/* The policy gates: a key-value head counts by the mean of what its gates leave, and heads add up. */
+static void test_gates(void **state) {
+  (void)state;
+  enum { N = 5, HEADS = 2, GATES = 3 };
+  const int32_t at[N] = {0, 2, 3, 5, 8};
+  float numbers[HEADS][GATES][N];
+  double want[N] = {0}, got[N];
+  for (int i = 0; i < HEADS * GATES * N; i++) (&numbers[0][0][0])[i] = -(float)((i * 7) % 11);
+  for (int h = 0; h < HEADS; h++)
+    for (int r = 0; r < GATES; r++)
+      for (int j = 0; j < N; j++) want[j] += (double)numbers[h][r][j] / GATES; /* minus the row's sum less the key's */
+  const struct wn_score_map map = {.kind = wn_mechanism_forget.score, .gates = GATES};
+  const struct wn_policy_rows rows = {.data = numbers, .head = GATES * N, .token = 1};
+  const struct wn_policy_held held = {
+      .row = 9, .count = N, .at = at, .heads = HEADS, .numbers = 1, .number = {{&map, rows, N}}};
+  wn_policy_row(WN_POLICY_GATES)->score(&held, 1, N - 1, got + 1);
+  for (int j = 1; j < N; j++) assert_true(fabs(got[j] - want[j]) < 1e-12);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_registry), cmocka_unit_test(test_registered),
-                                     cmocka_unit_test(test_same_options), cmocka_unit_test(test_unserved)};
+                                     cmocka_unit_test(test_same_options), cmocka_unit_test(test_unserved),
+                                     cmocka_unit_test(test_gates)};
   return cmocka_run_group_tests(tests, begin, NULL);
 }

@@ -343,7 +343,8 @@ static void test_heads_on_threads(void **state) {
   (void)state;
   enum { N = 120, HEADS = 4 };
   static const char *const attention[] = {"{}", "{\"selective\":{\"per_kv_head\":true}}",
-                                          "{\"write\":{\"window\":4,\"keys\":true,\"hidden\":3}}"};
+                                          "{\"write\":{\"window\":4,\"keys\":true,\"hidden\":3},"
+                                          "\"forget\":{\"per_query_head\":true}}"};
   static int32_t ids[B * N];
   static float logits[2][N][B * V];
   for (int i = 0; i < B * N; i++) ids[i] = (int32_t)wn_random_below(4, WN_STREAM_TEST, 9, (uint64_t)i, V);

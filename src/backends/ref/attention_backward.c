@@ -19,7 +19,7 @@ static size_t shared_doubles(const struct wn_attention *a) {
 }
 
 static size_t keyed_doubles(const struct wn_attention *a) {
-  return wn_score_keyed(a) > 0 ? (size_t)(a->maps * a->Tk * a->Hkv) : 0;
+  return wn_score_keyed(a) > 0 ? (size_t)(a->maps * a->Tk * a->H) : 0;
 }
 
 size_t wn_ref_attention_backward_doubles(const struct wn_attention *a) {
@@ -55,7 +55,7 @@ struct NAME(sums) {
   double *dp, *dsink_k, *dsink_v; /* [P,D], [Hkv,n,D] */
   double *dz, *dgate;             /* [H] */
   double *by_distance;            /* [H,distances] of gradients of logits */
-  double *dkeys;                  /* [maps,Tk,Hkv] of one sequence: the numbers of the keys; or NULL */
+  double *dkeys;                  /* [maps,H/Hkv,Tk,Hkv] of one sequence: the numbers of the keys; or NULL */
   double *dstrength;              /* [G] */
   double *weight, *dweight, *y, *dy, *ungated;
 };
@@ -70,8 +70,9 @@ static inline void NAME(distance_gradient)(const struct wn_attention *a, int64_t
 static inline double NAME(logit_back)(const struct wn_attention *a, struct wn_score_place at, double y, double G,
                                       const struct NAME(sums) * s) {
   const struct wn_score_back to = wn_score_logit_back(a, REAL_IS_DOUBLE, at, y, G);
+  const int64_t share = a->H / a->Hkv;
   for (int64_t i = 0; i < a->maps; i++) {
-    double *numbers = s->dkeys + i * a->Tk * a->Hkv + at.h / (a->H / a->Hkv);
+    double *numbers = s->dkeys + (i * share + wn_score_gate(&a->map[i], at.h, share)) * a->Tk * a->Hkv + at.h / share;
     if (!a->map[i].kind->keyed_double) continue;
     numbers[at.j * a->Hkv] += to.key[i];
     numbers[at.own * a->Hkv] += to.row[i];
@@ -256,11 +257,13 @@ static void NAME(attention_store)(void *to, struct wn_stride stride, int64_t b, 
         ((REAL *)to)[b * stride.b + t * stride.t + h * stride.h + d] = (REAL)x[(t * heads + h) * D + d];
 }
 
-/* Stores the gradients of the keys' numbers of sequence b: [maps,Tk,Hkv]. */
+/* Stores the gradients of the keys' numbers of sequence b: [maps,H/Hkv,Tk,Hkv]. */
 static void NAME(store_numbers)(const struct wn_attention *a, int64_t b, const double *dkeys) {
-  const int64_t each = a->Tk * a->Hkv;
+  const int64_t each = a->Tk * a->Hkv, share = a->H / a->Hkv;
   for (int64_t i = 0; i < a->maps; i++)
-    NAME(attention_store)(a->map[i].dkey, a->map[i].s_key, b, a->dk_from, a->Tk, a->Hkv, 1, dkeys + i * each);
+    for (int64_t r = 0; r < a->map[i].gates && a->map[i].dkey; r++) NAME(attention_store)
+  ((REAL *)a->map[i].dkey + r * a->map[i].s_gate, a->map[i].s_key, b, a->dk_from, a->Tk, a->Hkv, 1,
+   dkeys + (i * share + r) * each);
 }
 
 /* Open rows: F is the sum of S over the other rows, so dS[k,j] is the sum of dF[i,j] over i != k. The sum over all rows

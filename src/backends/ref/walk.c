@@ -105,7 +105,8 @@ static struct wn_policy_held walk_held(const struct wn_walk *w, int64_t n, int64
                                 .room = w->room};
   for (const struct wn_score_map *t = w->a->map; t < w->a->map + w->a->maps; t++)
     if (t->kind->keyed_double)
-      held.number[held.numbers++] = (struct wn_policy_number){t, walk_held_rows(w, t->key, t->s_key, WN_GGUF_F32)};
+      held.number[held.numbers++] =
+          (struct wn_policy_number){t, walk_held_rows(w, t->key, t->s_key, WN_GGUF_F32), t->s_gate};
   return held;
 }
 

@@ -52,10 +52,10 @@ static double walk_bias(const struct wn_walk *w, int64_t run, int64_t x) {
 /* A logit of a run's head with column c, after keyed maps: the row's own key is in column n-1. */
 static double walk_keyed(const struct wn_walk *w, int64_t run, int64_t n, int64_t c, double logit) {
   const struct wn_attention *a = w->a;
-  const int64_t kv = (w->group * w->heads + walk_run_head(w, run)) / (a->H / a->Hkv);
+  const int64_t h = w->group * w->heads + walk_run_head(w, run);
   for (const struct wn_score_map *t = a->map; t < a->map + a->maps; t++) {
     if (!t->kind->keyed_double) continue;
-    const int64_t first = w->b * t->s_key.b + kv * t->s_key.h;
+    const int64_t first = wn_score_number(t, w->b, h, a->H / a->Hkv);
     const double key = wn_number(t->key, first + w->key[c] * t->s_key.t, w->dtype);
     const struct wn_score_keys keys = {.n = 1,
                                        .first = w->place[n - 1] - w->place[c],

@@ -262,7 +262,7 @@ class Attention(nn.Module):
                          nn.Parameter(torch.full((H,), float(self.span_terms.get("init", 0)))))
         self.gates = {name: switched_on(a, name) for name in GATES if switched_on(a, name) is not None}
         for name, keys in self.gates.items():
-            hidden, gate = keys.get("hidden", 0), nn.Linear(keys.get("hidden") or C, Hkv)
+            hidden, gate = keys.get("hidden", 0), nn.Linear(keys.get("hidden") or C, H if keys.get("per_query_head") else Hkv)
             if keys.get("keys"):  # a network of each head's on its keys
                 gate.key = nn.ParameterDict({"gain": nn.Parameter(torch.ones(2 * D))})
             if hidden:
@@ -299,7 +299,7 @@ class Attention(nn.Module):
         return (fn.gelu(hidden + gate.hidden.bias.unflatten(0, (self.Hkv, -1))) * gate.weight).sum(-1) + gate.bias
 
     def numbers(self, x, k, at, cache):
-        """{gate: [B,Hkv,T]}: the numbers of these tokens' keys."""
+        """{gate: [B,Hkv,T]}: the numbers of these tokens' keys; [B,H,T] where each query head has a gate."""
         out = {}
         for name, keys in self.gates.items():
             gate = getattr(self, name)
@@ -328,7 +328,8 @@ class Attention(nn.Module):
     def left(self, row, cache, groups):
         """[B,P,N]: what all gates leave of the tokens that are held, for a row [B]; forget's without the row's own sum."""
         at = cache.at.repeat_interleave(self.Hkv // cache.at.shape[1], 1)
-        each = [self.gates_left(name, row[:, None, None] - at, 0, cache.tensors[name].double()) for name in self.gates]
+        of_heads = lambda n: n.double().unflatten(1, (self.Hkv, -1)).mean(2)
+        each = [self.gates_left(name, row[:, None, None] - at, 0, of_heads(cache.tensors[name])) for name in self.gates]
         return sum(each).double().unflatten(1, (groups, -1)).sum(2)
 
     def logits(self, q, k, x, tables, of_rows, of_keys):
@@ -477,7 +478,7 @@ class Attention(nn.Module):
                 put("v", v[:, :, new], heads)
                 put("at", row[:, None, None].expand(B, P, 1), P)
                 for name in self.gates:
-                    put(name, own[name], heads)
+                    put(name, own[name], own[name].shape[1])
                 if self.selections:
                     put("F", t["F"].new_zeros(B, self.selections, 1), self.selections)
                 if sk is not None:

@@ -38,12 +38,13 @@ struct wn_policy_rows {
   wn_gguf_type type; /* how they are stored (io/stored.h); F32: of the dtype */
 };
 
-/* The numbers of the keys that a keyed map reads (ops/score.h), one for each head and token; on the host. */
+/* The numbers of the keys that a keyed map reads (ops/score.h), its gates for each head and token; on the host. */
 struct wn_score_map;
 enum { WN_POLICY_NUMBERS_MAX = 6 };
 struct wn_policy_number {
   const struct wn_score_map *map;
   struct wn_policy_rows rows;
+  int64_t gate; /* elements from a token's gate to its next */
 };
 
 /* The tokens that one group of heads holds when a row arrives. */

@@ -32,9 +32,9 @@ static int64_t bias_floats(const struct wn_attention_plan *p, bool backward) {
   return all + (backward && wn_score_learns(p->a) ? all * parts_of(p) + 2 * width_of(p->a) : 0);
 }
 
-/* A set of a sequence's sums for the keys' numbers, and how many there are. */
+/* A set of a sequence's sums for the keys' numbers, [maps,H/Hkv,Hkv,Tk], and how many there are. */
 static int64_t keys_set(const struct wn_attention *a) {
-  return a->maps * a->Hkv * a->Tk;
+  return a->maps * a->H * a->Tk;
 }
 static int64_t keys_floats(const struct wn_attention_plan *p, bool backward) {
   if (!backward || wn_score_keyed(p->a) == 0) return 0;
@@ -98,7 +98,7 @@ static void score_add_row(const struct wn_terms_strip *s, int64_t i, float *logi
 struct keyed_strip {
   const struct wn_terms_strip *s;
   int64_t n, kv_head;
-  const float *numbers; /* of the head's keys, t->s_key.t apart */
+  const float *numbers; /* that the head reads, t->s_key.t apart */
   int64_t step;
   float key[WN_TILE];
   int32_t x[WN_TILE];
@@ -107,7 +107,7 @@ struct keyed_strip {
 static void keyed_begin(const struct wn_terms_strip *s, const struct wn_score_map *t, struct keyed_strip *out) {
   const struct wn_attention *a = s->a;
   out->s = s, out->n = wn_min_i64(s->width, a->Tk - s->j0), out->kv_head = s->h / (a->H / a->Hkv);
-  out->numbers = wn_floats_at(t->key, t->s_key, s->b, 0, out->kv_head), out->step = t->s_key.t;
+  out->numbers = (const float *)t->key + wn_score_number(t, s->b, s->h, a->H / a->Hkv), out->step = t->s_key.t;
   for (int64_t j = 0; j < out->n; j++) out->key[j] = out->numbers[(s->j0 + j) * out->step];
 }
 
@@ -143,7 +143,7 @@ void wn_score_keys_gradient(const struct wn_attention_plan *p, const struct wn_t
     float dkey[WN_TILE] = {0};
     if (!t->kind->keyed_double) continue;
     keyed_begin(s, t, &k);
-    double *to = part + (m * a->Hkv + k.kv_head) * a->Tk;
+    double *to = part + (m * a->H + wn_score_gate(t, s->h, a->H / a->Hkv) * a->Hkv + k.kv_head) * a->Tk;
     for (int64_t i = 0; i < s->rows; i++) {
       double drow = 0;
       struct wn_score_keys keys = keyed_row(&k, i);
@@ -166,13 +166,15 @@ static void keyed_end(const struct wn_attention_plan *p) {
   for (int64_t m = 0; m < a->maps; m++) {
     const struct wn_score_map *t = &a->map[m];
     if (!t->kind->keyed_double || !t->dkey) continue;
-    for (int64_t n = 0; n < a->B * a->Hkv; n++)
+    for (int64_t n = 0; n < a->B * t->gates * a->Hkv; n++) {
+      const int64_t b = n / (t->gates * a->Hkv), r = n / a->Hkv % t->gates;
       for (int64_t j = a->dk_from; j < a->Tk; j++) {
-        const double *from = p->dkeys + n / a->Hkv * keys_set(a) + (m * a->Hkv + n % a->Hkv) * a->Tk + j;
+        const double *from = p->dkeys + b * keys_set(a) + (m * a->H + r * a->Hkv + n % a->Hkv) * a->Tk + j;
         double sum = 0;
         for (int64_t set = 0; set < sets; set++) sum += from[set * all];
-        *wn_floats_out(t->dkey, t->s_key, n / a->Hkv, j, n % a->Hkv) = (float)sum;
+        wn_floats_out(t->dkey, t->s_key, b, j, n % a->Hkv)[r * t->s_gate] = (float)sum;
       }
+    }
   }
 }
 

@@ -46,7 +46,7 @@ template <bool KEYED> __global__ void __launch_bounds__(STORED_THREADS) stored_s
         const float *by_distance =
             s.relative.P > 0 ? s.relative.row + matrix_row(s, c.b, a.H, c.head, i, s.relative.ld) : nullptr;
         base = stored_logit<KEYED>(s, terms, *S, by_distance, stored_distance(s, c.b, c.kv, row, c.j),
-                                   {c.b, c.kv, row.position, c.j});
+                                   {c.b, c.head, a.H / a.Hkv, row.position, c.j});
       }
       if (!a.sel.relu || base > 0) selected = strength * base;
     }

@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
       s[u] = decode_sums<LANES, QV>(part, lane);
       if constexpr (KEYED) {
         const int at = min(j, a.Tk - 1), apart = distance<true>(a, b, kv, position, at);
-        s[u] = decode_keyed(x, fmaf(-slope, (float)apart, s[u]), {b, kv, position, at}, apart);
+        s[u] = decode_keyed(x, fmaf(-slope, (float)apart, s[u]), {b, head, heads, position, at}, apart);
         s[u] = map_logit(a, 0, s[u], apart);
       } else if (maps) {
         s[u] = map_logit(a, slope, s[u], distance<true>(a, b, kv, position, min(j, a.Tk - 1)));

@@ -91,7 +91,7 @@ template <bool KEYED> __global__ void __launch_bounds__(STORED_THREADS) stored_l
     const bool on_edge = edge && span_edge(a, z, x);
     float logit = -INFINITY;
     if ((m > 0 || on_edge) && stored_sees(s, b, kv, row, j, x)) {
-      logit = stored_logit<KEYED>(s, head, s.raw[at + j], by_distance, x, {b, kv, row.position, j});
+      logit = stored_logit<KEYED>(s, head, s.raw[at + j], by_distance, x, {b, h, a.H / a.Hkv, row.position, j});
       if (F) logit -= F[j];
       if (on_edge) *edge = logit;
       if (m < 1) logit += logf(m);

@@ -123,7 +123,7 @@ struct mapped_row {
  * the rows' own keys get. Grid: keys in blocks, heads, sequences. */
 static __global__ void __launch_bounds__(STORED_THREADS) stored_numbers_back(const stored_args s) {
   const attention_args &a = s.a;
-  const int j = blockIdx.x * STORED_THREADS + threadIdx.x, h = blockIdx.y, b = blockIdx.z, kv = h / (a.H / a.Hkv);
+  const int j = blockIdx.x * STORED_THREADS + threadIdx.x, h = blockIdx.y, b = blockIdx.z;
   if (j >= a.Tk) return;
   const head_terms head(s, h);
   float own[WN_SCORE_MAPS_MAX] = {}, key[WN_SCORE_MAPS_MAX] = {};
@@ -131,7 +131,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_numbers_back(con
     const row_place row(s, b, i);
     const mapped_row of(s, b, h, i);
     if (j < row.first || j > row.last) continue;
-    stored_logit_back<true>(s, head, of.raw[j], of.by_distance, row.position - j, {b, kv, row.position, j},
+    stored_logit_back<true>(s, head, of.raw[j], of.by_distance, row.position - j, {b, h, a.H / a.Hkv, row.position, j},
                             of.gradient(j), own, key);
   }
 #pragma unroll
@@ -142,7 +142,7 @@ static __global__ void __launch_bounds__(STORED_THREADS) stored_numbers_back(con
 /* From dA to the gradient of q . k, and by distance that of q . p. Grid: as for stored_weights. */
 template <bool KEYED> __global__ void __launch_bounds__(STORED_THREADS) stored_logits_back(const stored_args s) {
   const attention_args &a = s.a;
-  const int h = blockIdx.y, b = blockIdx.z, kv = h / (a.H / a.Hkv);
+  const int h = blockIdx.y, b = blockIdx.z;
   const row_place row(s, b, blockIdx.x);
   const mapped_row of(s, b, h, blockIdx.x);
   float *dA = s.dA + matrix_row(s, b, a.H, h, blockIdx.x, s.ld);
@@ -152,7 +152,7 @@ template <bool KEYED> __global__ void __launch_bounds__(STORED_THREADS) stored_l
   float own[WN_SCORE_MAPS_MAX] = {}, key[WN_SCORE_MAPS_MAX] = {};
   for (int j = row.first + threadIdx.x; j <= row.last; j += STORED_THREADS) {
     const int x = row.position - j;
-    const float d = stored_logit_back<KEYED>(s, head, of.raw[j], by_distance, x, {b, kv, row.position, j},
+    const float d = stored_logit_back<KEYED>(s, head, of.raw[j], by_distance, x, {b, h, a.H / a.Hkv, row.position, j},
                                              of.gradient(j), own, key);
     dA[j] = d;
     if (by_distance && x < s.relative.P) by_distance[x] = d;
@@ -172,16 +172,20 @@ template <bool KEYED> __global__ void __launch_bounds__(STORED_THREADS) stored_l
   }
 }
 
-/* Stores the gradients of map n's numbers, summed over the heads of a key, from key `from` on. Grid: keys in blocks,
- * key-value heads, sequences. */
+/* Stores the gradients of map n's numbers, each summed over the heads that read it, from key `from` on. Grid: keys in
+ * blocks, key-value heads, sequences. */
 static __global__ void __launch_bounds__(STORED_THREADS)
     stored_numbers(const stored_args s, int n, float *to, stride by, int from) {
   const attention_args &a = s.a;
   const int j = blockIdx.x * STORED_THREADS + threadIdx.x, kv = blockIdx.y, b = blockIdx.z, share = a.H / a.Hkv;
   if (j < from || j >= a.Tk) return;
-  float sum = 0;
-  for (int h = kv * share; h < (kv + 1) * share; h++) sum += s.numbers[(((int64_t)n * a.B + b) * a.H + h) * s.ld + j];
-  to[b * by.b + j * by.t + kv * by.h] = sum;
+  const int gates = (int)s.map[n].gates;
+  for (int r = 0; r < gates; r++) {
+    float sum = 0;
+    for (int h = kv * share + r; h < (kv + 1) * share; h += gates)
+      sum += s.numbers[(((int64_t)n * a.B + b) * a.H + h) * s.ld + j];
+    to[b * by.b + j * by.t + kv * by.h + r * s.map[n].s_gate] = sum;
+  }
 }
 
 static __global__ void __launch_bounds__(256) stored_clear(float *x, int64_t n) {

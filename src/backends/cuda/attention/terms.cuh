@@ -72,14 +72,14 @@ __device__ __forceinline__ float map_slope(const attention_args &a, float y) {
   return softcap_slope(a.map.per_cap, y);
 }
 
-/* A row and one of its keys in a key-value head, for keyed maps. Only kernels for decoding and of stored attention
- * weights have these, compiled without and with them. */
+/* A head's row and one of its keys, for keyed maps. Only kernels for decoding and of stored attention weights have
+ * these, compiled without and with them. */
 struct keyed_place {
-  int b, kv, own, j; /* own: the row's own key */
+  int b, h, share, own, j; /* share: heads of a key-value head; own: the row's own key */
 };
 /* What map t is asked at a pair at distance x. */
 __device__ __forceinline__ wn_score_pair_float keyed_at(const wn_score_map &t, const keyed_place &at, int x) {
-  const float *key = static_cast<const float *>(t.key) + at.b * t.s_key.b + at.kv * t.s_key.h;
+  const float *key = static_cast<const float *>(t.key) + wn_score_number(&t, at.b, at.h, at.share);
   return {(float)x, key[at.own * t.s_key.t], key[at.j * t.s_key.t]};
 }
 __device__ __forceinline__ float keyed_forward(wn_score_id id, const wn_score_map &t, float logit,

@@ -197,7 +197,7 @@ __device__ __forceinline__ void walk_select(const walk_args &w, const walk_place
       double S = w.scale * (double)raw[j];
       if (distant)
         S = (double)stored_logit<true>(s, terms, raw[j], by_distance, stored_distance(s, p.b, kv, row, j),
-                                       {p.b, kv, row.position, j});
+                                       {p.b, h, a.H / a.Hkv, row.position, j});
       if (!a.sel.relu || S > 0) F[j] += strength * S;
     }
   }
@@ -226,7 +226,7 @@ __device__ __forceinline__ walk_shares walk_weigh(const walk_args &w, const walk
     const int j = p.held[n], x = stored_distance(s, p.b, kv, row, j);
     float logit = -INFINITY;
     if (stored_sees(s, p.b, kv, row, j, x) && !(a.span.on && !(span_factor(a, z, x) > 0))) {
-      logit = stored_logit<true>(s, terms, s.raw[at + j], by_distance, x, {p.b, kv, row.position, j});
+      logit = stored_logit<true>(s, terms, s.raw[at + j], by_distance, x, {p.b, h, a.H / a.Hkv, row.position, j});
       if (F) logit -= (float)F[j];
     }
     s.W[at + j] = logit;
