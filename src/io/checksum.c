@@ -3,6 +3,7 @@
 #include "io/checksum.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,6 +11,7 @@
 #include <xxhash.h>
 
 #include "base/error.h"
+#include "base/parallel.h"
 
 _Static_assert(sizeof(XXH3_state_t) <= sizeof(struct wn_checksum_stream), "the stream holds XXH3's state");
 _Static_assert(_Alignof(XXH3_state_t) <= _Alignof(struct wn_checksum_stream), "aligned as XXH3 needs it");
@@ -82,24 +84,30 @@ uint64_t wn_checksum_header(const void *header, size_t bytes, size_t at) {
   return wn_checksum_end(&s);
 }
 
-wn_status wn_checksum_compare(wn_context *ctx, const char *file, const struct wn_checksum_part *parts, int count) {
-  int damaged = 0, first = count;
-  uint64_t found = 0;
-#pragma omp parallel for schedule(dynamic) num_threads(ctx ? wn_context_threads(ctx) : 1)
-  for (int i = 0; i < count; i++) {
-    const uint64_t sum = wn_checksum(parts[i].data, parts[i].bytes);
-    if (sum == parts[i].sum) continue;
-#pragma omp critical(wn_checksum)
-    {
-      damaged++;
-      if (i < first) first = i, found = sum;
+struct checksum_compare {
+  const struct wn_checksum_part *parts;
+  atomic_int damaged, first; /* how many; the first of them */
+};
+static void checksum_compare_parts(void *args, int64_t from, int64_t to) {
+  struct checksum_compare *c = args;
+  for (int64_t i = from; i < to; i++) {
+    if (wn_checksum(c->parts[i].data, c->parts[i].bytes) == c->parts[i].sum) continue;
+    int first = c->first;
+    c->damaged++;
+    while (i < first && !atomic_compare_exchange_weak(&c->first, &first, (int)i)) {
     }
   }
-  if (damaged == 0) return WN_OK;
+}
+
+wn_status wn_checksum_compare(wn_context *ctx, const char *file, const struct wn_checksum_part *parts, int count) {
+  struct checksum_compare c = {.parts = parts, .first = count};
+  wn_parallel_tasks(ctx ? wn_context_threads(ctx) : 1, count, 1, checksum_compare_parts, &c);
+  if (c.damaged == 0) return WN_OK;
+  const struct wn_checksum_part *first = &parts[c.first];
   char others[48] = "";
-  if (damaged > 1) snprintf(others, sizeof others, "; %d more tensors are", damaged - 1);
+  if (c.damaged > 1) snprintf(others, sizeof others, "; %d more tensors are", c.damaged - 1);
   return wn_fail(ctx, WN_ERR_FORMAT,
                  "%s: tensor \"%.200s\" is damaged: its checksum is %016" PRIx64 ", its %zu bytes have %016" PRIx64
                  "%s",
-                 file, parts[first].name, parts[first].sum, parts[first].bytes, found, others);
+                 file, first->name, first->sum, first->bytes, wn_checksum(first->data, first->bytes), others);
 }
