@@ -45,33 +45,33 @@ static uint16_t *wide_row(const struct wide_copy *c, int64_t n, int64_t h, int64
   return (uint16_t *)c->narrow + b * c->s.b + t * c->s.t + h * c->s.h;
 }
 
-static void wide_load_rows(void *copy, int64_t first, int64_t end) {
+static void wide_load_row(void *copy, int64_t n) {
   const struct wide_copy *c = copy;
-  for (int64_t n = first, at; n < end; n++)
-    for (int64_t h = 0; h < c->heads; h++) {
-      const uint16_t *row = wide_row(c, n, h, &at);
-      for (int64_t d = 0; c->exec->dtype == WN_F64 && d < c->D; d++)
-        ((double *)c->wide)[at + d] = (double)wn_bf16_value(row[d]);
-      for (int64_t d = 0; c->exec->dtype != WN_F64 && d < c->D; d++) ((float *)c->wide)[at + d] = wn_bf16_value(row[d]);
-    }
+  int64_t at;
+  for (int64_t h = 0; h < c->heads; h++) {
+    const uint16_t *row = wide_row(c, n, h, &at);
+    for (int64_t d = 0; c->exec->dtype == WN_F64 && d < c->D; d++)
+      ((double *)c->wide)[at + d] = (double)wn_bf16_value(row[d]);
+    for (int64_t d = 0; c->exec->dtype != WN_F64 && d < c->D; d++) ((float *)c->wide)[at + d] = wn_bf16_value(row[d]);
+  }
 }
 
-static void wide_store_rows(void *copy, int64_t first, int64_t end) {
+static void wide_store_row(void *copy, int64_t n) {
   const struct wide_copy *c = copy;
-  for (int64_t n = first, at; n < end; n++)
-    for (int64_t h = 0; h < c->heads; h++) {
-      uint16_t *row = wide_row(c, n, h, &at);
-      for (int64_t d = 0; c->exec->dtype == WN_F64 && d < c->D; d++)
-        row[d] = wn_bf16_round((float)((const double *)c->wide)[at + d]);
-      for (int64_t d = 0; c->exec->dtype != WN_F64 && d < c->D; d++)
-        row[d] = wn_bf16_round(((const float *)c->wide)[at + d]);
-    }
+  int64_t at;
+  for (int64_t h = 0; h < c->heads; h++) {
+    uint16_t *row = wide_row(c, n, h, &at);
+    for (int64_t d = 0; c->exec->dtype == WN_F64 && d < c->D; d++)
+      row[d] = wn_bf16_round((float)((const double *)c->wide)[at + d]);
+    for (int64_t d = 0; c->exec->dtype != WN_F64 && d < c->D; d++)
+      row[d] = wn_bf16_round(((const float *)c->wide)[at + d]);
+  }
 }
 
-static void wide_copy(struct wide_copy c, void (*rows)(void *, int64_t, int64_t), const void *narrow,
-                      struct wn_stride s, void *wide) {
+static void wide_copy(struct wide_copy c, void (*row)(void *, int64_t), const void *narrow, struct wn_stride s,
+                      void *wide) {
   c.narrow = (void *)(uintptr_t)narrow, c.s = s, c.wide = wide;
-  if (narrow) wn_parallel_for(c.exec->threads, c.B * (c.T - c.from), rows, &c);
+  if (narrow) wn_parallel_for(c.exec->threads, c.B * (c.T - c.from), row, &c);
 }
 
 /* The same call with the copied rows. */
@@ -95,22 +95,22 @@ wn_status wn_wide_rows_run(const struct wn_exec *exec, const struct wn_attention
   const struct wn_exec inner = wn_exec_behind(exec, l.bytes);
   const struct wide_copy rows = {.exec = exec, .B = a->B, .T = a->Tq, .heads = a->H, .D = a->D},
                          keys = {.exec = exec, .B = a->B, .T = a->Tk, .heads = a->Hkv, .D = a->D};
-  wide_copy(rows, wide_load_rows, a->q, a->s_q, w.q);
-  wide_copy(keys, wide_load_rows, a->k, a->s_k, w.k);
-  wide_copy(keys, wide_load_rows, a->v, a->s_v, w.v);
+  wide_copy(rows, wide_load_row, a->q, a->s_q, w.q);
+  wide_copy(keys, wide_load_row, a->k, a->s_k, w.k);
+  wide_copy(keys, wide_load_row, a->v, a->s_v, w.v);
   if (!backward) {
     WN_TRY(slot(&inner, &wide));
-    wide_copy(rows, wide_store_rows, a->y, a->s_y, w.y);
+    wide_copy(rows, wide_store_row, a->y, a->s_y, w.y);
     return WN_OK;
   }
-  wide_copy(rows, wide_load_rows, a->y, a->s_y, w.y);
-  wide_copy(rows, wide_load_rows, a->dy, a->s_y, w.dy);
+  wide_copy(rows, wide_load_row, a->y, a->s_y, w.y);
+  wide_copy(rows, wide_load_row, a->dy, a->s_y, w.dy);
   WN_TRY(slot(&inner, &wide));
   const struct wide_copy changed = {
       .exec = exec, .B = a->B, .from = a->dk_from, .T = a->Tk, .heads = a->Hkv, .D = a->D};
-  wide_copy(rows, wide_store_rows, a->dq, a->s_q, w.dq);
-  wide_copy(changed, wide_store_rows, a->dk, a->s_k, w.dk);
-  wide_copy(changed, wide_store_rows, a->dv, a->s_v, w.dv);
+  wide_copy(rows, wide_store_row, a->dq, a->s_q, w.dq);
+  wide_copy(changed, wide_store_row, a->dk, a->s_k, w.dk);
+  wide_copy(changed, wide_store_row, a->dv, a->s_v, w.dv);
   return WN_OK;
 }
 

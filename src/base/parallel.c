@@ -144,11 +144,12 @@ static void region_wait(_Atomic uint32_t *word, uint32_t value) {
 /* --- regions --- */
 
 struct region {
-  void (*fn)(void *);                      /* each hand's; NULL: range */
-  void (*range)(void *, int64_t, int64_t); /* of 0..n-1, in blocks */
+  void (*fn)(void *); /* each hand's, or one of these */
+  void (*each)(void *, int64_t);
+  void (*range)(void *, int64_t, int64_t);
   void *arg;
   int64_t n, block;
-  bool tasks; /* a hand takes one block after the other */
+  bool tasks; /* of each: a hand takes one after the other */
   unsigned threads;
   _Alignas(REGION_LINE) _Atomic uint32_t working; /* threads but the first that have not finished; with REGION_ASLEEP */
   _Alignas(REGION_LINE) _Atomic uint32_t arrived; /* threads at the barrier */
@@ -174,11 +175,9 @@ struct wn_share wn_share(int64_t n) {
   return (struct wn_share){.at = at, .end = at + each + (hand < more)};
 }
 
-static int64_t region_next(struct region *r, int64_t block) {
-  return atomic_fetch_add_explicit(&r->next, block, memory_order_relaxed);
-}
 bool wn_task(int64_t n, int64_t *task) {
-  return (*task = region_next(region_here.region, 1)) < n;
+  *task = atomic_fetch_add_explicit(&region_here.region->next, 1, memory_order_relaxed);
+  return *task < n;
 }
 
 void wn_barrier(void) {
@@ -223,21 +222,19 @@ static bool region_begun(struct region_worker *w, uint32_t found) {
   return (found & 1) && atomic_compare_exchange_strong(&w->calls, &found, (found + 1) & ~REGION_ASLEEP);
 }
 
-static void region_range(const struct region *r, int64_t from, int64_t to) {
-  if (from < to) r->range(r->arg, from, to < r->n ? to : r->n);
-}
-
 /* One hand's share of a region. */
 static void region_share(struct region *r, int hand) {
   region_here.region = r, region_here.hand = hand;
-  if (r->fn) {
+  const int64_t blocks = r->block > 1 ? (r->n + r->block - 1) / r->block : r->n;
+  struct wn_share share = wn_share(blocks);
+  if (r->fn)
     r->fn(r->arg);
-  } else if (r->tasks) {
-    for (int64_t from; (from = region_next(r, r->block)) < r->n;) region_range(r, from, from + r->block);
-  } else {
-    const struct wn_share blocks = wn_share((r->n + r->block - 1) / r->block);
-    region_range(r, blocks.at * r->block, blocks.end * r->block);
-  }
+  else if (r->tasks)
+    for (int64_t i; wn_task(r->n, &i);) r->each(r->arg, i);
+  else if (r->each)
+    for (; share.at < share.end; share.at++) r->each(r->arg, share.at);
+  else if (share.at < share.end)
+    r->range(r->arg, share.at * r->block, share.end < blocks ? share.end * r->block : r->n);
 }
 
 static void *region_work(void *of) {
@@ -379,7 +376,7 @@ static void region_begin(struct region *r, unsigned threads) {
   if (asked) last = time;
   const long cpu = asked ? region_cpu() : 0;
   region_run(r, (unsigned)wn_crowd_threads(&region_crowd, (int)threads));
-  const uint64_t fn = r->fn ? (uint64_t)(uintptr_t)r->fn : (uint64_t)(uintptr_t)r->range;
+  const uint64_t fn = (uint64_t)(uintptr_t)r->fn + (uint64_t)(uintptr_t)r->each + (uint64_t)(uintptr_t)r->range;
   const uint64_t key = fn + 0x9e3779b97f4a7c15u * (uint64_t)(r->tasks ? r->n : 0);
   if (!wn_crowd_add(&region_crowd, (int)threads, key ^ key >> 29, 1e-9 * (double)(region_now() - time),
                     asked ? 1e-9 * (double)(region_cpu() - cpu) : -1))
@@ -387,23 +384,22 @@ static void region_begin(struct region *r, unsigned threads) {
   atomic_flag_clear(&region_measuring);
 }
 
+static void region_of(int threads, const void *arg, struct region *r) {
+  const int64_t most = (r->n + r->block - 1) / r->block;
+  r->arg = (void *)(uintptr_t)arg;
+  if (most > 0) region_begin(r, (unsigned)(most < threads ? most : threads));
+}
+
 void wn_parallel(int threads, void (*fn)(void *arg), const void *arg) {
-  region_begin(&(struct region){.fn = fn, .arg = (void *)(uintptr_t)arg}, (unsigned)threads);
+  region_of(threads, arg, &(struct region){.fn = fn, .n = threads, .block = 1});
 }
-
-static void region_of(int threads, bool tasks, int64_t n, int64_t block, void (*range)(void *, int64_t, int64_t),
-                      const void *arg) {
-  struct region r = {.range = range, .arg = (void *)(uintptr_t)arg, .n = n, .block = block, .tasks = tasks};
-  const int64_t blocks = n > 0 ? (n + block - 1) / block : 0;
-  if (blocks > 0) region_begin(&r, (unsigned)(blocks < threads ? blocks : threads));
+void wn_parallel_for(int threads, int64_t n, void (*fn)(void *arg, int64_t i), const void *arg) {
+  region_of(threads, arg, &(struct region){.each = fn, .n = n, .block = 1});
 }
-
+void wn_parallel_tasks(int threads, int64_t n, void (*fn)(void *arg, int64_t i), const void *arg) {
+  region_of(threads, arg, &(struct region){.each = fn, .n = n, .block = 1, .tasks = true});
+}
 void wn_parallel_blocks(int threads, int64_t n, int64_t block, void (*fn)(void *arg, int64_t from, int64_t to),
                         const void *arg) {
-  region_of(threads, false, n, block, fn, arg);
-}
-
-void wn_parallel_tasks(int threads, int64_t n, int64_t block, void (*fn)(void *arg, int64_t from, int64_t to),
-                       const void *arg) {
-  region_of(threads, true, n, block, fn, arg);
+  region_of(threads, arg, &(struct region){.range = fn, .n = n, .block = block});
 }

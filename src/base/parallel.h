@@ -14,18 +14,17 @@
 /* fn(arg) in `threads` hands. Returns when all have ended. */
 void wn_parallel(int threads, void (*fn)(void *arg), const void *arg);
 
-/* fn(arg, from, to) for ranges from..to-1 that together are 0..n-1 and begin at multiples of `block`. Each hand has one
- * range, and these differ by one block at most, the first hands having the longer ones (OpenMP's static schedule). */
+/* fn(arg, i) for i = 0..n-1. Each hand has consecutive i, and they differ by one in number at most, the first hands
+ * having the more (OpenMP's static schedule). */
+void wn_parallel_for(int threads, int64_t n, void (*fn)(void *arg, int64_t i), const void *arg);
+
+/* The same for i that differ in work: a hand takes one after the other (OpenMP's dynamic schedule). */
+void wn_parallel_tasks(int threads, int64_t n, void (*fn)(void *arg, int64_t i), const void *arg);
+
+/* fn(arg, from, to) once for each hand: 0..n-1 is divided as for wn_parallel_for, in blocks, of which the last may be
+ * shorter. `from` is a multiple of `block`. */
 void wn_parallel_blocks(int threads, int64_t n, int64_t block, void (*fn)(void *arg, int64_t from, int64_t to),
                         const void *arg);
-static inline void wn_parallel_for(int threads, int64_t n, void (*fn)(void *arg, int64_t from, int64_t to),
-                                   const void *arg) {
-  wn_parallel_blocks(threads, n, 1, fn, arg);
-}
-
-/* The same, but a hand takes one block after the other, for blocks whose work differs (OpenMP's dynamic schedule). */
-void wn_parallel_tasks(int threads, int64_t n, int64_t block, void (*fn)(void *arg, int64_t from, int64_t to),
-                       const void *arg);
 
 /* Inside: this hand, and how many there are; outside 0 and 1. */
 int wn_hand(void);

@@ -104,10 +104,10 @@ static wn_status batch_attend_feed(struct batch *b, const struct wn_feed *f, int
   return status;
 }
 
-static void batch_attend_apart(void *batch, int64_t from, int64_t to) {
+static void batch_attend_apart(void *batch, int64_t i) {
   struct batch *b = batch;
-  for (struct wn_feed *f = b->feeds + from; f < b->feeds + to; f++)
-    if (f->status == WN_OK && feed_is_apart(f)) f->status = batch_attend_feed(b, f, b->l, b->acts, 1);
+  struct wn_feed *f = &b->feeds[i];
+  if (f->status == WN_OK && feed_is_apart(f)) f->status = batch_attend_feed(b, f, b->l, b->acts, 1);
 }
 
 static void batch_attend(struct batch *b, int64_t l, const struct wn_layer_acts *a) {
@@ -122,7 +122,7 @@ static void batch_attend(struct batch *b, int64_t l, const struct wn_layer_acts 
     if (f->status == WN_OK && !(beside && feed_is_apart(f))) f->status = batch_attend_feed(b, f, l, a, threads);
   }
   b->l = l, b->acts = a;
-  if (beside) wn_parallel_tasks(threads, b->n, 1, batch_attend_apart, b);
+  if (beside) wn_parallel_tasks(threads, b->n, batch_attend_apart, b);
 }
 
 /* --- layers --- */
@@ -291,16 +291,16 @@ static wn_status batch_take(const struct batch *b) {
   return wn_session_show(b->run.model, room->positions_shown, room->positions, bytes);
 }
 
-static void batch_hand_out_feeds(void *batch, int64_t from, int64_t to) {
+static void batch_hand_out_feed(void *batch, int64_t i) {
   const struct batch *b = batch;
-  for (struct wn_feed *f = b->feeds + from; f < b->feeds + to; f++)
-    if (f->status == WN_OK) f->status = batch_hand_out(b, f, batch_states(b, f, b->states));
+  struct wn_feed *f = &b->feeds[i];
+  if (f->status == WN_OK) f->status = batch_hand_out(b, f, batch_states(b, f, b->states));
 }
 
 static wn_status batch_pass(struct batch *b) {
   WN_TRY(batch_take(b));
   WN_TRY(batch_layers(b, &b->states));
-  wn_parallel_for(batch_hands(b), b->n, batch_hand_out_feeds, b);
+  wn_parallel_for(batch_hands(b), b->n, batch_hand_out_feed, b);
   for (int64_t i = 0; i < b->n; i++) {
     struct wn_feed *f = &b->feeds[i];
     if (f->status == WN_OK) f->status = batch_end_feed(f, batch_states(b, f, b->states));

@@ -54,19 +54,17 @@ static bool together_draws(wn_generation_turn *turn) {
   return false;
 }
 
-static void together_draw_turns(void *args, int64_t from, int64_t to) {
+static void together_draw_turn(void *args, int64_t k) {
   const struct together *x = args;
-  for (int64_t k = from; k < to; k++) {
-    wn_generation_turn *turn = &x->turns[x->order[k]];
-    turn->status = wn_generation_draw(NULL, turn->generation, &turn->token);
-  }
+  wn_generation_turn *turn = &x->turns[x->order[k]];
+  turn->status = wn_generation_draw(NULL, turn->generation, &turn->token);
 }
 
 /* Draws for the first `drawing` turns in the order; on one thread, if the backend's memory is not the host's, where a
  * context's calls come one after the other. */
 static void together_draw(const struct together *x, int64_t drawing) {
   const bool host = x->turns->generation->session->model->backend->memory->host;
-  wn_parallel_tasks(host ? x->ctx->threads : 1, drawing, 1, together_draw_turns, x);
+  wn_parallel_tasks(host ? x->ctx->threads : 1, drawing, together_draw_turn, x);
 }
 
 /* Turns the drawn tokens into text. `more` of a turn: its token is to be fed. Returns how many are. */

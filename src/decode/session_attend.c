@@ -227,16 +227,14 @@ struct attend_apart {
   bool full;
   atomic_int status;
 };
-static void attend_parts(void *args, int64_t from, int64_t to) {
+static void attend_apart_part(void *args, int64_t i) {
   struct attend_apart *x = args;
   struct wn_run one = *x->run;
   one.exec.scratch_bytes = one.exec.scratch_bytes / (size_t)one.exec.threads / WN_ALIGN * WN_ALIGN;
   one.exec.scratch = (char *)one.exec.scratch + (size_t)wn_hand() * one.exec.scratch_bytes;
   one.exec.threads = 1;
-  for (int64_t i = from; i < to; i++) {
-    const wn_status here = attend_heads(&one, x->s, x->s->first[x->l] + i, x->op, x->rows, x->full);
-    if (here != WN_OK) x->status = (int)here;
-  }
+  const wn_status here = attend_heads(&one, x->s, x->s->first[x->l] + i, x->op, x->rows, x->full);
+  if (here != WN_OK) x->status = (int)here;
 }
 
 /* For single rows: one thread per part, because the parts' operations are small. */
@@ -253,7 +251,7 @@ static wn_status attend_heads_apart(struct wn_run *run, struct wn_session *s, in
     return WN_OK;
   }
   struct attend_apart x = {.run = run, .s = s, .l = l, .op = op, .rows = rows, .full = full, .status = WN_OK};
-  wn_parallel_tasks(threads, end - first, 1, attend_parts, &x);
+  wn_parallel_tasks(threads, end - first, attend_apart_part, &x);
   return (wn_status)x.status;
 }
 
@@ -288,20 +286,18 @@ static wn_status attend_ahead_in_turn(struct wn_run *runs, struct wn_session *s,
   return WN_OK;
 }
 
-static void attend_ahead_rows(void *args, int64_t from, int64_t to) {
+static void attend_ahead_row(void *args, int64_t j) {
   struct attend_apart *x = args;
   struct wn_session *s = x->s;
-  for (int64_t j = from; j < to; j++) {
-    struct wn_run *run = &x->run[j];
-    struct wn_attention op;
-    struct wn_kv_rows rows;
-    run->exec.threads = 1;
-    run->exec.scratch = (char *)s->ahead->scratch + (size_t)wn_hand() * s->ahead->scratch_bytes;
-    attend_operation(run, s, x->l, &x->a[j], &op, &rows);
-    wn_kv_cache_bind(&s->caches[s->first[x->l]], j + 1 - x->n, &op);
-    const wn_status here = wn_session_attention_forward(run, s, s->first[x->l], &op);
-    if (here != WN_OK) x->status = (int)here;
-  }
+  struct wn_run *run = &x->run[j];
+  struct wn_attention op;
+  struct wn_kv_rows rows;
+  run->exec.threads = 1;
+  run->exec.scratch = (char *)s->ahead->scratch + (size_t)wn_hand() * s->ahead->scratch_bytes;
+  attend_operation(run, s, x->l, &x->a[j], &op, &rows);
+  wn_kv_cache_bind(&s->caches[s->first[x->l]], j + 1 - x->n, &op);
+  const wn_status here = wn_session_attention_forward(run, s, s->first[x->l], &op);
+  if (here != WN_OK) x->status = (int)here;
 }
 
 /* In a cache that evicts nothing all rows enter first. Then each row attends to the tokens up to its own: one call a
@@ -320,6 +316,6 @@ wn_status wn_session_attend_ahead(struct wn_run *runs, struct wn_session *s, int
     wn_kv_cache_advance(cache, 1);
   }
   struct attend_apart x = {.run = runs, .s = s, .l = l, .n = n, .a = a, .status = WN_OK};
-  wn_parallel_tasks(threads, n, 1, attend_ahead_rows, &x);
+  wn_parallel_tasks(threads, n, attend_ahead_row, &x);
   return (wn_status)x.status;
 }

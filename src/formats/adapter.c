@@ -297,23 +297,22 @@ struct adapter_sum {
   float *w; /* the whole tensor's */
   atomic_bool endless;
 };
-static void adapter_add_rows(void *args, int64_t first, int64_t end) {
+static void adapter_add_row(void *args, int64_t row) {
   struct adapter_sum *x = args;
   const struct adapter_map *m = x->m;
   const int64_t K = m->row.shape[1];
-  for (int64_t r = m->first + first; r < m->first + end; r++) {
-    const int64_t theirs = x->c->rope_pairs == WN_ROPE_HALVES ? r : wn_names_other_row(x->c, &m->row, r);
-    const float *of = x->b + (theirs - m->first) * m->rank;
-    float *to = x->w + r * K;
-    if (x->base) memcpy(to, x->base + (theirs - m->first) * K, (size_t)K * sizeof *to);
-    for (int64_t k = 0; k < m->rank; k++) {
-      const float by = (float)(m->scale * (double)of[k]);
-      for (int64_t i = 0; i < K; i++) to[i] += by * x->a[k * K + i];
-    }
-    bool endless = false;
-    for (int64_t i = 0; i < K; i++) endless |= !isfinite(to[i]);
-    if (endless) x->endless = true;
+  const int64_t r = m->first + row;
+  const int64_t theirs = x->c->rope_pairs == WN_ROPE_HALVES ? r : wn_names_other_row(x->c, &m->row, r);
+  const float *of = x->b + (theirs - m->first) * m->rank;
+  float *to = x->w + r * K;
+  if (x->base) memcpy(to, x->base + (theirs - m->first) * K, (size_t)K * sizeof *to);
+  for (int64_t k = 0; k < m->rank; k++) {
+    const float by = (float)(m->scale * (double)of[k]);
+    for (int64_t i = 0; i < K; i++) to[i] += by * x->a[k * K + i];
   }
+  bool endless = false;
+  for (int64_t i = 0; i < K; i++) endless |= !isfinite(to[i]);
+  if (endless) x->endless = true;
 }
 
 /* w [rows,K] += scale b a, in the model's order of rows. False: a sum is not finite, which is possible even with finite
@@ -321,7 +320,7 @@ static void adapter_add_rows(void *args, int64_t first, int64_t end) {
 static bool adapter_add(wn_context *ctx, const struct adapter_map *m, const wn_model_config *c, const float *a,
                         const float *b, const float *base, float *w) {
   struct adapter_sum x = {.m = m, .c = c, .a = a, .b = b, .base = base, .w = w};
-  wn_parallel_for(ctx->threads, m->rows, adapter_add_rows, &x);
+  wn_parallel_for(ctx->threads, m->rows, adapter_add_row, &x);
   return !x.endless;
 }
 

@@ -88,20 +88,18 @@ struct checksum_compare {
   const struct wn_checksum_part *parts;
   atomic_int damaged, first; /* how many; the first of them */
 };
-static void checksum_compare_parts(void *args, int64_t from, int64_t to) {
+static void checksum_compare_part(void *args, int64_t i) {
   struct checksum_compare *c = args;
-  for (int64_t i = from; i < to; i++) {
-    if (wn_checksum(c->parts[i].data, c->parts[i].bytes) == c->parts[i].sum) continue;
-    int first = c->first;
-    c->damaged++;
-    while (i < first && !atomic_compare_exchange_weak(&c->first, &first, (int)i)) {
-    }
+  if (wn_checksum(c->parts[i].data, c->parts[i].bytes) == c->parts[i].sum) return;
+  int first = c->first;
+  c->damaged++;
+  while (i < first && !atomic_compare_exchange_weak(&c->first, &first, (int)i)) {
   }
 }
 
 wn_status wn_checksum_compare(wn_context *ctx, const char *file, const struct wn_checksum_part *parts, int count) {
   struct checksum_compare c = {.parts = parts, .first = count};
-  wn_parallel_tasks(ctx ? wn_context_threads(ctx) : 1, count, 1, checksum_compare_parts, &c);
+  wn_parallel_tasks(ctx ? wn_context_threads(ctx) : 1, count, checksum_compare_part, &c);
   if (c.damaged == 0) return WN_OK;
   const struct wn_checksum_part *first = &parts[c.first];
   char others[48] = "";

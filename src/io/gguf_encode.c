@@ -78,14 +78,12 @@ struct encode_blocks {
   uint8_t *out;
   atomic_bool unfit;
 };
-static void encode_range(void *args, int64_t first, int64_t end) {
+static void encode_one(void *args, int64_t i) {
   struct encode_blocks *a = args;
   const int64_t weights = wn_gguf_block_weights(a->type);
-  for (int64_t i = first; i < end; i++) {
-    const float *from = a->x + i * weights;
-    uint8_t *to = a->out + (size_t)i * wn_gguf_block_bytes(a->type);
-    if (!(weights > 1 ? encode_block(a->type, a->encode, from, to) : a->encode(from, to))) a->unfit = true;
-  }
+  const float *from = a->x + i * weights;
+  uint8_t *to = a->out + (size_t)i * wn_gguf_block_bytes(a->type);
+  if (!(weights > 1 ? encode_block(a->type, a->encode, from, to) : a->encode(from, to))) a->unfit = true;
 }
 
 wn_status wn_gguf_encode(wn_context *ctx, wn_gguf_type type, const float *x, int64_t n, void *out) {
@@ -98,7 +96,7 @@ wn_status wn_gguf_encode(wn_context *ctx, wn_gguf_type type, const float *x, int
   if (n < 0 || n % weights != 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%lld weights are no whole blocks of %s", (long long)n,
                    wn_gguf_type_name(type));
-  wn_parallel_for(n < 1 << 14 ? 1 : ctx->threads, n / weights, encode_range, &a);
+  wn_parallel_for(n < 1 << 14 ? 1 : ctx->threads, n / weights, encode_one, &a);
   if (!a.unfit) return WN_OK;
   return wn_fail(ctx, WN_ERR_ARGUMENT, "a weight is too large for %s", wn_gguf_type_name(type));
 }

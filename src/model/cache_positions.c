@@ -201,7 +201,7 @@ struct positions_run {
   struct wn_arrays each;
   atomic_int status;
 };
-static void positions_sequences(void *args, int64_t from, int64_t to) {
+static void positions_task(void *args, int64_t b) {
   struct positions_run *x = args;
   const struct wn_run *run = x->run;
   struct wn_exec one = run->exec;
@@ -211,10 +211,8 @@ static void positions_sequences(void *args, int64_t from, int64_t to) {
   w.l = x->l;
   one.threads = 1;
   one.scratch = w.scratch, one.scratch_bytes = w.scratch_bytes;
-  for (int64_t b = from; b < to; b++) {
-    const wn_status here = positions_sequence(&one, run, x->op, &w, x->l, b);
-    if (here != WN_OK) x->status = (int)here;
-  }
+  const wn_status here = positions_sequence(&one, run, x->op, &w, x->l, b);
+  if (here != WN_OK) x->status = (int)here;
 }
 
 wn_status wn_layer_attend_cache_positions(struct wn_run *run, int64_t l, const struct wn_attention *op) {
@@ -234,6 +232,6 @@ wn_status wn_layer_attend_cache_positions(struct wn_run *run, int64_t l, const s
   if (run->exec.scratch_bytes < need)
     return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "positions in the cache: scratch of %zu bytes, expected %zu",
                    run->exec.scratch_bytes, need);
-  wn_parallel_tasks(positions_threads(run), run->B, 1, positions_sequences, &x);
+  wn_parallel_tasks(positions_threads(run), run->B, positions_task, &x);
   return (wn_status)x.status;
 }

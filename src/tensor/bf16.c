@@ -14,7 +14,7 @@ struct bf16_arrays {
     _Pragma("omp simd") for (int64_t i = from; i < to; i++) y[i] = convert(x[i]);                                      \
   }                                                                                                                    \
   void name(int threads, int64_t n, const from_type *x, to_type *y) {                                                  \
-    wn_parallel_for(threads, n, name##_range, &(struct bf16_arrays){x, y});                                            \
+    wn_parallel_blocks(threads, n, 1, name##_range, &(struct bf16_arrays){x, y});                                      \
   }
 BF16_CONVERSION(wn_bf16_from_f32, float, uint16_t, wn_bf16_round)
 BF16_CONVERSION(wn_bf16_to_f32, uint16_t, float, wn_bf16_value)

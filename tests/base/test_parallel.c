@@ -41,6 +41,14 @@ struct loop {
   atomic_int calls, wrong, threads;
   atomic_long sum;
 };
+static void loop_each(void *args, int64_t i) {
+  struct loop *x = args;
+  x->calls++;
+  x->threads = wn_hands();
+  x->seen[i]++;
+  x->hand[i] = wn_hand() + 1;
+  x->sum += i;
+}
 static void loop_range(void *args, int64_t from, int64_t to) {
   struct loop *x = args;
   x->calls++;
@@ -80,26 +88,37 @@ static void check_shares(const struct loop *x, int team) {
   assert_int_equal(at, N);
 }
 
+static void check_sum(const struct loop *x) {
+  for (int i = 0; i < N; i++) assert_int_equal(x->seen[i], 1);
+  assert_int_equal(x->sum, (long)N * (N - 1) / 2);
+  assert_int_equal(x->wrong, 0);
+}
+
 static void test_loops(void **state) {
   (void)state;
   static const int64_t blocks[] = {1, 3, 7, 256, N, 2 * N};
   for (int team = 1; team <= 2 * TEAM; team++) {
     for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++) {
-      const int64_t size = blocks[b], count = (N + size - 1) / size;
-      for (int tasks = 0; tasks < 2; tasks++) {
-        struct loop x = {.block = size};
-        (tasks ? wn_parallel_tasks : wn_parallel_blocks)(team, N, size, loop_range, &x);
-        for (int i = 0; i < N; i++) assert_int_equal(x.seen[i], 1);
-        assert_int_equal(x.sum, (long)N * (N - 1) / 2);
-        assert_int_equal(x.wrong, 0);
-        assert_int_equal(x.threads, count < team ? count : team);
-        assert_int_equal(x.calls, tasks ? count : x.threads);
-        if (!tasks) check_shares(&x, team);
-      }
+      const int64_t count = (N + blocks[b] - 1) / blocks[b];
+      struct loop x = {.block = blocks[b]};
+      wn_parallel_blocks(team, N, blocks[b], loop_range, &x);
+      assert_int_equal(x.threads, count < team ? count : team);
+      assert_int_equal(x.calls, x.threads);
+      check_sum(&x);
+      check_shares(&x, team);
+    }
+    for (int tasks = 0; tasks < 2; tasks++) {
+      struct loop x = {.block = 1};
+      (tasks ? wn_parallel_tasks : wn_parallel_for)(team, N, loop_each, &x);
+      assert_int_equal(x.threads, team);
+      assert_int_equal(x.calls, N);
+      check_sum(&x);
+      if (!tasks) check_shares(&x, team);
     }
     struct loop x = {.block = 1};
-    wn_parallel_for(team, 0, loop_range, &x);
-    wn_parallel_tasks(team, -3, 5, loop_range, &x);
+    wn_parallel_for(team, 0, loop_each, &x);
+    wn_parallel_tasks(team, -3, loop_each, &x);
+    wn_parallel_blocks(team, 0, 5, loop_range, &x);
     assert_int_equal(x.calls, 0);
     wn_parallel(team, loop_hand, &x);
     assert_int_equal(x.calls, team);
@@ -149,11 +168,11 @@ static void test_barriers(void **state) {
 }
 
 /* The program's own threads, with regions at the same time. */
-static void add_range(void *sum, int64_t from, int64_t to) {
-  for (int64_t i = from; i < to; i++) atomic_fetch_add((atomic_long *)sum, i);
+static void add_one(void *sum, int64_t i) {
+  atomic_fetch_add((atomic_long *)sum, i);
 }
 static void *beside(void *sum) {
-  for (int round = 0; round < 50; round++) wn_parallel_tasks(3, N, 10, add_range, sum);
+  for (int round = 0; round < 50; round++) wn_parallel_tasks(3, N, add_one, sum);
   return NULL;
 }
 

@@ -100,12 +100,10 @@ struct linear_parts {
   int parts;
   atomic_int failed;
 };
-static void linear_product_parts(void *args, int64_t from, int64_t to) {
+static void linear_product_part(void *args, int64_t t) {
   struct linear_parts *l = args;
-  for (int64_t t = from; t < to; t++) {
-    const int status = product_part(l->exec, l->x, t, l->parts);
-    if (status != 0) l->failed = status;
-  }
+  const int status = product_part(l->exec, l->x, t, l->parts);
+  if (status != 0) l->failed = status;
 }
 
 /* Each part runs oneDNN with one thread, so the result is that of exec->threads parts, however many threads are
@@ -113,7 +111,7 @@ static void linear_product_parts(void *args, int64_t from, int64_t to) {
 static wn_status linear_product(const struct wn_exec *exec, const struct wn_sgemm *x) {
   struct linear_parts l = {.exec = exec, .x = x, .parts = x->M * x->N * x->K < LINEAR_ALONE ? 1 : exec->threads};
   const int before = linear_onednn_threads(1);
-  wn_parallel_for(l.parts, l.parts, linear_product_parts, &l);
+  wn_parallel_for(l.parts, l.parts, linear_product_part, &l);
   linear_onednn_threads(before);
   const int failed = l.failed;
   if (failed == 0) return WN_OK;
@@ -126,21 +124,19 @@ static wn_status linear_product(const struct wn_exec *exec, const struct wn_sgem
                  (long long)x->N, (long long)x->K, failed);
 }
 
-static void linear_bias(void *args, int64_t from, int64_t to) {
+static void linear_bias_row(void *args, int64_t m) {
   const struct wn_linear *a = args;
   const float *b = a->b; /* [N] */
-  for (int64_t m = from; m < to; m++) {
-    float *row = (float *)a->y + m * a->ldy;
-    if (a->accumulate)
-      for (int64_t n = 0; n < a->N; n++) row[n] += b[n];
-    else
-      memcpy(row, b, (size_t)a->N * sizeof *b);
-  }
+  float *row = (float *)a->y + m * a->ldy;
+  if (a->accumulate)
+    for (int64_t n = 0; n < a->N; n++) row[n] += b[n];
+  else
+    memcpy(row, b, (size_t)a->N * sizeof *b);
 }
 
 wn_status wn_cpu_linear_forward(const struct wn_exec *exec, const struct wn_linear *a) {
   if (a->M == 0) return WN_OK;
-  if (a->b) wn_parallel_for(exec->threads, a->M, linear_bias, a); /* the product adds to it */
+  if (a->b) wn_parallel_for(exec->threads, a->M, linear_bias_row, a); /* the product adds to it */
   return linear_product(exec, &(struct wn_sgemm){.ta = false,
                                                  .tb = true,
                                                  .M = a->M,

@@ -145,12 +145,10 @@ struct product_parts {
   int parts;
   atomic_int failed;
 };
-static void product_bf16_parts(void *args, int64_t from, int64_t to) {
+static void product_bf16_task(void *args, int64_t t) {
   struct product_parts *p = args;
-  for (int64_t t = from; t < to; t++) {
-    const dnnl_status_t status = product_bf16_part(p->x, t, p->parts);
-    if (status != dnnl_success) p->failed = (int)status;
-  }
+  const dnnl_status_t status = product_bf16_part(p->x, t, p->parts);
+  if (status != dnnl_success) p->failed = (int)status;
 }
 
 /* Each part runs oneDNN with one thread: the result is that of exec->threads parts, however many threads are
@@ -161,7 +159,7 @@ wn_status wn_cpu_product_bf16(const struct wn_exec *exec, const struct wn_cpu_pr
   pthread_once(&engine_once, engine_make);
   if (!engine) return wn_fail(exec->ctx, WN_ERR_MEMORY, "linear: oneDNN has no engine for this processor");
   if (before != 1) omp_set_num_threads(1); /* a single thread has no parallel region around oneDNN */
-  wn_parallel_for(p.parts, p.parts, product_bf16_parts, &p);
+  wn_parallel_for(p.parts, p.parts, product_bf16_task, &p);
   if (before != 1) omp_set_num_threads(before);
   const int failed = p.failed;
   if (failed == dnnl_success) return WN_OK;

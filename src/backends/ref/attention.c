@@ -107,24 +107,22 @@ static double *NAME(forward_last)(const struct wn_exec *exec, const struct wn_at
   return last;
 }
 
-static void NAME(forward_heads)(void *call, int64_t from, int64_t to) {
+static void NAME(forward_task)(void *call, int64_t task) {
   const struct wn_exec *exec = ((const struct wn_call *)call)->exec;
   const struct wn_attention *a = ((const struct wn_call *)call)->a;
   const int64_t G = wn_selection_groups(a);
   double *sums, *last = NAME(forward_last)(exec, a, &sums);
   double *row = (double *)exec->scratch + (size_t)wn_hand() * forward_doubles(a), *carry = row + a->Tk;
   double *acc = carry + a->Tk;
-  for (int64_t task = from; task < to; task++) {
-    const int64_t b = task / a->H, h = task % a->H;
-    NAME(forward_head)(a, b, h, row, carry, acc, acc + a->D, sums ? sums + task * a->Tk : NULL);
-    if (h % (a->H / G) == 0) memcpy(last + (b * G + h / (a->H / G)) * a->Tk, carry, (size_t)a->Tk * sizeof *last);
-  }
+  const int64_t b = task / a->H, h = task % a->H;
+  NAME(forward_head)(a, b, h, row, carry, acc, acc + a->D, sums ? sums + task * a->Tk : NULL);
+  if (h % (a->H / G) == 0) memcpy(last + (b * G + h / (a->H / G)) * a->Tk, carry, (size_t)a->Tk * sizeof *last);
 }
 
 static wn_status NAME(attention_forward)(const struct wn_exec *exec, const struct wn_attention *a) {
   const int64_t G = wn_selection_groups(a);
   double *sums, *last = NAME(forward_last)(exec, a, &sums);
-  wn_parallel_for(exec->threads, a->B * a->H, NAME(forward_heads), &(struct wn_call){exec, a});
+  wn_parallel_for(exec->threads, a->B * a->H, NAME(forward_task), &(struct wn_call){exec, a});
   /* after all heads have read f_in, which f_out may alias */
   if (a->sel.on && a->sel.f_out)
     for (int64_t n = 0; n < a->B * G; n++)

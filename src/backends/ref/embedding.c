@@ -61,19 +61,17 @@ struct NAME(add_rows) {
   const REAL *dy;
   REAL *to;
 };
-static void NAME(add_range)(void *args, int64_t from, int64_t to) {
+static void NAME(add_row)(void *args, int64_t r) {
   const struct NAME(add_rows) *x = args;
   const int64_t C = x->C;
-  for (int64_t r = from; r < to; r++) {
-    if (x->first[r] < 0) continue;
-    for (int64_t c0 = 0; c0 < C; c0 += WN_REF_BLOCK) {
-      double sum[WN_REF_BLOCK] = {0};
-      const int64_t count = wn_ref_min(WN_REF_BLOCK, C - c0);
-      REAL *out = x->to + r * C + c0;
-      for (int32_t m = x->first[r]; m >= 0; m = x->next[m])
-        for (int64_t c = 0; c < count; c++) sum[c] += (double)x->dy[m * C + c0 + c];
-      for (int64_t c = 0; c < count; c++) out[c] = (REAL)((double)out[c] + x->scale * sum[c]);
-    }
+  if (x->first[r] < 0) return;
+  for (int64_t c0 = 0; c0 < C; c0 += WN_REF_BLOCK) {
+    double sum[WN_REF_BLOCK] = {0};
+    const int64_t count = wn_ref_min(WN_REF_BLOCK, C - c0);
+    REAL *out = x->to + r * C + c0;
+    for (int32_t m = x->first[r]; m >= 0; m = x->next[m])
+      for (int64_t c = 0; c < count; c++) sum[c] += (double)x->dy[m * C + c0 + c];
+    for (int64_t c = 0; c < count; c++) out[c] = (REAL)((double)out[c] + x->scale * sum[c]);
   }
 }
 
@@ -86,7 +84,7 @@ static void NAME(add_rows)(const struct wn_exec *exec, int64_t M, int64_t C, int
     next[m] = first[index[m]];
     first[index[m]] = (int32_t)m;
   }
-  wn_parallel_for(exec->threads, rows, NAME(add_range), &(struct NAME(add_rows)){C, first, next, scale, dy, to});
+  wn_parallel_for(exec->threads, rows, NAME(add_row), &(struct NAME(add_rows)){C, first, next, scale, dy, to});
 }
 
 static wn_status NAME(embedding_backward)(const struct wn_exec *exec, const struct wn_embedding *a) {

@@ -77,7 +77,7 @@ struct evictions_run {
   struct wn_arrays counted;
   atomic_int status;
 };
-static void evictions_tasks(void *args, int64_t from, int64_t to) {
+static void evictions_task(void *args, int64_t n) {
   struct evictions_run *run = args;
   const struct wn_evictions *op = run->op;
   const struct wn_attention *a = op->a;
@@ -87,19 +87,17 @@ static void evictions_tasks(void *args, int64_t from, int64_t to) {
   wn_walk_lay(run->exec, op, &mine, &w);
   one.threads = 1;
   one.scratch = NULL, one.scratch_bytes = 0;
-  for (int64_t n = from; n < to; n++) {
-    const int64_t b = n / op->groups, group = op->group0 + n % op->groups;
-    int32_t *evicted_at = op->evicted_at + (b * wn_slot_groups(a) + group) * wn_slot_stride(a);
-    for (int64_t j = 0; j < a->Tk; j++) evicted_at[j] = WN_EVICTED_NEVER;
-    const wn_status here = op->piece ? evictions_piece(&one, &w, b, group, evicted_at)
-                                     : evictions_sequence(&one, &w, b, group, evicted_at);
-    if (here != WN_OK) run->status = (int)here;
-  }
+  const int64_t b = n / op->groups, group = op->group0 + n % op->groups;
+  int32_t *evicted_at = op->evicted_at + (b * wn_slot_groups(a) + group) * wn_slot_stride(a);
+  for (int64_t j = 0; j < a->Tk; j++) evicted_at[j] = WN_EVICTED_NEVER;
+  const wn_status here =
+      op->piece ? evictions_piece(&one, &w, b, group, evicted_at) : evictions_sequence(&one, &w, b, group, evicted_at);
+  if (here != WN_OK) run->status = (int)here;
 }
 
 wn_status wn_ref_evictions_forward(const struct wn_exec *exec, const struct wn_evictions *op) {
   struct evictions_run run = {.exec = exec, .op = op, .counted = evictions_count(exec, op), .status = WN_OK};
   WN_TRY(wn_arrays_check(exec->ctx, &run.counted, "evictions of %lld keys", (long long)op->a->Tk));
-  wn_parallel_tasks(exec->threads, op->a->B * op->groups, 1, evictions_tasks, &run);
+  wn_parallel_tasks(exec->threads, op->a->B * op->groups, evictions_task, &run);
   return (wn_status)run.status;
 }

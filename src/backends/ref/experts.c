@@ -66,36 +66,34 @@ void wn_experts_route_back(const struct wn_exec *exec, const struct wn_experts *
 
 #else
 
-static void NAME(experts_route_rows)(void *args, int64_t from, int64_t to) {
+static void NAME(experts_route_row)(void *args, int64_t m) {
   const struct wn_experts *a = args;
   REAL *weight = a->weight; /* [M,top] */
-  for (int64_t m = from; m < to; m++) {
-    REAL *p = (REAL *)a->prob + m * a->E;
-    double most = -INFINITY, sum = 0, taken = 0;
-    for (int64_t e = 0; e < a->E; e++) most = fmax(most, (double)p[e]);
-    for (int64_t e = 0; e < a->E; e++) sum += exp((double)p[e] - most);
-    for (int64_t e = 0; e < a->E; e++) p[e] = (REAL)(exp((double)p[e] - most) / sum);
-    for (int64_t k = 0; k < a->top; k++) {
-      int64_t best = -1;
-      for (int64_t e = 0; e < a->E; e++) {
-        bool free = true;
-        for (int64_t j = 0; j < k; j++) free = free && a->chosen[m * a->top + j] != e;
-        if (free && (best < 0 || p[e] > p[best])) best = e;
-      }
-      a->chosen[m * a->top + k] = (int32_t)best;
-      taken += (double)p[best];
+  REAL *p = (REAL *)a->prob + m * a->E;
+  double most = -INFINITY, sum = 0, taken = 0;
+  for (int64_t e = 0; e < a->E; e++) most = fmax(most, (double)p[e]);
+  for (int64_t e = 0; e < a->E; e++) sum += exp((double)p[e] - most);
+  for (int64_t e = 0; e < a->E; e++) p[e] = (REAL)(exp((double)p[e] - most) / sum);
+  for (int64_t k = 0; k < a->top; k++) {
+    int64_t best = -1;
+    for (int64_t e = 0; e < a->E; e++) {
+      bool free = true;
+      for (int64_t j = 0; j < k; j++) free = free && a->chosen[m * a->top + j] != e;
+      if (free && (best < 0 || p[e] > p[best])) best = e;
     }
-    for (int64_t k = 0; k < a->top; k++) {
-      const double w = (double)p[a->chosen[m * a->top + k]];
-      weight[m * a->top + k] = (REAL)(a->normalize ? w / taken : w);
-    }
+    a->chosen[m * a->top + k] = (int32_t)best;
+    taken += (double)p[best];
+  }
+  for (int64_t k = 0; k < a->top; k++) {
+    const double w = (double)p[a->chosen[m * a->top + k]];
+    weight[m * a->top + k] = (REAL)(a->normalize ? w / taken : w);
   }
 }
 
 /* Replaces the logits in prob by probabilities, chooses experts and their weights, and computes the balance. */
 static void NAME(experts_route)(const struct wn_exec *exec, const struct wn_experts *a) {
   const REAL *prob = a->prob; /* [M,E] */
-  wn_parallel_for(a->M * a->E < 4096 ? 1 : exec->threads, a->M, NAME(experts_route_rows), a);
+  wn_parallel_for(a->M * a->E < 4096 ? 1 : exec->threads, a->M, NAME(experts_route_row), a);
   if (!a->balance) return;
   double total = 0, rows = 0;
   for (int64_t m = 0; m < a->M; m++) rows += wn_experts_counts(a, m);
@@ -117,22 +115,20 @@ struct NAME(route_back) {
   const double *dw;
   REAL *out;
 };
-static void NAME(experts_route_back_rows)(void *args, int64_t from, int64_t to) {
+static void NAME(experts_route_back_row)(void *args, int64_t m) {
   const struct NAME(route_back) *x = args;
   const struct wn_experts *a = x->a;
-  for (int64_t m = from; m < to; m++) {
-    const REAL *p = (const REAL *)a->prob + m * a->E, *w = (const REAL *)a->weight + m * a->top;
-    const int32_t *chosen = a->chosen + m * a->top;
-    REAL *d = x->out + m * a->E;
-    double taken = 0, mean = 0, all = 0;
-    for (int64_t k = 0; k < a->top; k++) taken += (double)p[chosen[k]], mean += (double)w[k] * x->dw[m * a->top + k];
-    for (int64_t k = 0; k < a->top; k++) {
-      const double of_k = x->dw[m * a->top + k];
-      d[chosen[k]] = (REAL)((double)d[chosen[k]] + (a->normalize ? (of_k - mean) / taken : of_k));
-    }
-    for (int64_t e = 0; e < a->E; e++) all += (double)p[e] * (double)d[e];
-    for (int64_t e = 0; e < a->E; e++) d[e] = (REAL)((double)p[e] * ((double)d[e] - all));
+  const REAL *p = (const REAL *)a->prob + m * a->E, *w = (const REAL *)a->weight + m * a->top;
+  const int32_t *chosen = a->chosen + m * a->top;
+  REAL *d = x->out + m * a->E;
+  double taken = 0, mean = 0, all = 0;
+  for (int64_t k = 0; k < a->top; k++) taken += (double)p[chosen[k]], mean += (double)w[k] * x->dw[m * a->top + k];
+  for (int64_t k = 0; k < a->top; k++) {
+    const double of_k = x->dw[m * a->top + k];
+    d[chosen[k]] = (REAL)((double)d[chosen[k]] + (a->normalize ? (of_k - mean) / taken : of_k));
   }
+  for (int64_t e = 0; e < a->E; e++) all += (double)p[e] * (double)d[e];
+  for (int64_t e = 0; e < a->E; e++) d[e] = (REAL)((double)p[e] * ((double)d[e] - all));
 }
 
 static void NAME(experts_route_back)(const struct wn_exec *exec, const struct wn_experts *a, const double *dw,
@@ -147,7 +143,7 @@ static void NAME(experts_route_back)(const struct wn_exec *exec, const struct wn
     const double each = rows > 0 ? a->balance_scale * (double)a->E * share / (rows * rows) : 0;
     for (int64_t m = 0; m < a->M; m++) out[m * a->E + e] = (REAL)(wn_experts_counts(a, m) ? each : 0);
   }
-  wn_parallel_for(a->M * a->E < 4096 ? 1 : exec->threads, a->M, NAME(experts_route_back_rows),
+  wn_parallel_for(a->M * a->E < 4096 ? 1 : exec->threads, a->M, NAME(experts_route_back_row),
                   &(struct NAME(route_back)){a, dw, out});
 }
 
@@ -194,43 +190,39 @@ static void NAME(expert_forward)(const struct wn_expert *e, int64_t C, int64_t F
   }
 }
 
-static void NAME(experts_logits)(void *args, int64_t from, int64_t to) {
+static void NAME(experts_logits_row)(void *args, int64_t m) {
   const struct wn_experts *a = args;
-  for (int64_t m = from; m < to; m++)
-    for (int64_t e = 0; e < a->E; e++)
-      ((REAL *)a->prob)[m * a->E + e] =
-          (REAL)NAME(experts_dot)(a->router, NULL, a->C, e, (const REAL *)a->x + m * a->C);
+  for (int64_t e = 0; e < a->E; e++)
+    ((REAL *)a->prob)[m * a->E + e] = (REAL)NAME(experts_dot)(a->router, NULL, a->C, e, (const REAL *)a->x + m * a->C);
 }
 
-static void NAME(experts_rows)(void *call, int64_t from, int64_t to) {
+static void NAME(experts_row)(void *call, int64_t m) {
   const struct wn_experts *a = ((const struct wn_call *)call)->a;
   REAL *y = a->y, *in = a->in, *weight = a->weight; /* [M,C], [M*top,2F], [M,top] */
   REAL *shared_in = a->shared_in, *factor = a->shared_factor, *shared_out = a->shared_out; /* [M,2S], [M], [M,C] */
   double *h = (double *)((const struct wn_call *)call)->exec->scratch + (size_t)wn_hand() * experts_doubles(a);
   double *sum = h + (a->F > a->S ? a->F : a->S);
-  for (int64_t m = from; m < to; m++) {
-    const REAL *row = (const REAL *)a->x + m * a->C;
-    for (int64_t c = 0; c < a->C; c++) sum[c] = 0;
-    if (a->S > 0) {
-      NAME(expert_forward)(&a->shared, a->C, a->S, row, 1, shared_in + m * 2 * a->S, h, sum);
-      const double z = a->shared_gate ? NAME(experts_dot)(a->shared_gate, NULL, a->C, 0, row) : 0;
-      const double v = a->shared_gate ? 1 / (1 + exp(-z)) : 1;
-      factor[m] = (REAL)v;
-      for (int64_t c = 0; c < a->C; c++) shared_out[m * a->C + c] = (REAL)sum[c], sum[c] *= v;
-    }
-    for (int64_t k = 0; k < a->top; k++) {
-      const int64_t i = m * a->top + k;
-      NAME(expert_forward)
-      (&a->expert[a->chosen[i]], a->C, a->F, row, (double)weight[i], in + a->place[i] * 2 * a->F, h, sum);
-    }
-    for (int64_t c = 0; c < a->C; c++) y[m * a->C + c] = (REAL)sum[c];
+  const REAL *row = (const REAL *)a->x + m * a->C;
+  for (int64_t c = 0; c < a->C; c++) sum[c] = 0;
+  if (a->S > 0) {
+    NAME(expert_forward)(&a->shared, a->C, a->S, row, 1, shared_in + m * 2 * a->S, h, sum);
+    const double z = a->shared_gate ? NAME(experts_dot)(a->shared_gate, NULL, a->C, 0, row) : 0;
+    const double v = a->shared_gate ? 1 / (1 + exp(-z)) : 1;
+    factor[m] = (REAL)v;
+    for (int64_t c = 0; c < a->C; c++) shared_out[m * a->C + c] = (REAL)sum[c], sum[c] *= v;
   }
+  for (int64_t k = 0; k < a->top; k++) {
+    const int64_t i = m * a->top + k;
+    NAME(expert_forward)
+    (&a->expert[a->chosen[i]], a->C, a->F, row, (double)weight[i], in + a->place[i] * 2 * a->F, h, sum);
+  }
+  for (int64_t c = 0; c < a->C; c++) y[m * a->C + c] = (REAL)sum[c];
 }
 
 static wn_status NAME(experts_forward)(const struct wn_exec *exec, const struct wn_experts *a) {
-  wn_parallel_for(exec->threads, a->M, NAME(experts_logits), a);
+  wn_parallel_for(exec->threads, a->M, NAME(experts_logits_row), a);
   wn_experts_route(exec, a, NULL);
-  wn_parallel_for(exec->threads, a->M, NAME(experts_rows), &(struct wn_call){exec, a});
+  wn_parallel_for(exec->threads, a->M, NAME(experts_row), &(struct wn_call){exec, a});
   return WN_OK;
 }
 

@@ -5,16 +5,16 @@
 #define REAL_FILE "backends/ref/linear.c"
 #include "backends/ref/twice.h"
 /* Rows of y, or with packed weights columns. */
-static void linear_range(void *call, int64_t from, int64_t to) {
+static void linear_row(void *call, int64_t i) {
   const struct wn_linear *a = ((const struct wn_call *)call)->a;
   if (((const struct wn_call *)call)->exec->dtype == WN_F64)
-    a->packed ? linear_packed_f64(a, from, to) : linear_rows_f64(a, from, to);
+    a->packed ? linear_packed_f64(a, i) : linear_row_f64(a, i);
   else
-    a->packed ? linear_packed_f32(a, from, to) : linear_rows_f32(a, from, to);
+    a->packed ? linear_packed_f32(a, i) : linear_row_f32(a, i);
 }
 wn_status wn_ref_linear_forward(const struct wn_exec *exec, const struct wn_linear *a) {
   if (exec->precision == WN_BF16) return wn_ref_linear_bf16_forward(exec, a);
-  wn_parallel_for(exec->threads, a->packed ? a->N : a->M, linear_range, &(struct wn_call){exec, a});
+  wn_parallel_for(exec->threads, a->packed ? a->N : a->M, linear_row, &(struct wn_call){exec, a});
   return WN_OK;
 }
 static void linear_hand(void *call) {
@@ -31,32 +31,30 @@ wn_status wn_ref_linear_backward(const struct wn_exec *exec, const struct wn_lin
 /* Rows of quantised weights are decoded in pieces, each used for ROWS rows of x. This is exact: the weights are the
  * floats that the blocks encode. */
 enum { NAME(ROWS) = 16 };
-static void NAME(linear_packed)(const struct wn_linear *a, int64_t from, int64_t to) {
+static void NAME(linear_packed)(const struct wn_linear *a, int64_t n) {
   const REAL *x = a->x, *b = a->b; /* [M,K], [N] */
   REAL *y = a->y;                  /* [M,N] */
-  for (int64_t n = from; n < to; n++) {
-    wn_gguf_type type;
-    const char *row = wn_packed_row(a->packed, a->K, n, &type);
-    float w[WN_REF_BLOCKS];
-    for (int64_t m0 = 0; m0 < a->M; m0 += NAME(ROWS)) {
-      const int64_t rows = wn_ref_min(NAME(ROWS), a->M - m0);
-      double sum[NAME(ROWS)] = {0};
-      for (int64_t k0 = 0; k0 < a->K; k0 += WN_REF_BLOCKS) {
-        const int64_t count = wn_ref_min(WN_REF_BLOCKS, a->K - k0);
-        wn_gguf_decode(type, row, k0, count, w);
-        for (int64_t m = 0; m < rows; m++) {
-          const REAL *at = x + (m0 + m) * a->ldx + k0;
-          double s = sum[m];
-#pragma omp simd reduction(+ : s)
-          for (int64_t k = 0; k < count; k++) s += (double)at[k] * (double)w[k];
-          sum[m] = s;
-        }
-      }
+  wn_gguf_type type;
+  const char *row = wn_packed_row(a->packed, a->K, n, &type);
+  float w[WN_REF_BLOCKS];
+  for (int64_t m0 = 0; m0 < a->M; m0 += NAME(ROWS)) {
+    const int64_t rows = wn_ref_min(NAME(ROWS), a->M - m0);
+    double sum[NAME(ROWS)] = {0};
+    for (int64_t k0 = 0; k0 < a->K; k0 += WN_REF_BLOCKS) {
+      const int64_t count = wn_ref_min(WN_REF_BLOCKS, a->K - k0);
+      wn_gguf_decode(type, row, k0, count, w);
       for (int64_t m = 0; m < rows; m++) {
-        REAL *to = y + (m0 + m) * a->ldy + n;
-        if (b) sum[m] += (double)b[n];
-        *to = (REAL)(a->accumulate ? (double)*to + sum[m] : sum[m]);
+        const REAL *at = x + (m0 + m) * a->ldx + k0;
+        double s = sum[m];
+#pragma omp simd reduction(+ : s)
+        for (int64_t k = 0; k < count; k++) s += (double)at[k] * (double)w[k];
+        sum[m] = s;
       }
+    }
+    for (int64_t m = 0; m < rows; m++) {
+      REAL *to = y + (m0 + m) * a->ldy + n;
+      if (b) sum[m] += (double)b[n];
+      *to = (REAL)(a->accumulate ? (double)*to + sum[m] : sum[m]);
     }
   }
 }
@@ -88,18 +86,16 @@ static void NAME(linear_packed_dx)(const struct wn_linear *a) {
   }
 }
 
-static void NAME(linear_rows)(const struct wn_linear *a, int64_t from, int64_t to) {
+static void NAME(linear_row)(const struct wn_linear *a, int64_t m) {
   const REAL *x = a->x, *w = a->w, *b = a->b; /* [M,K], [N,K], [N] */
   REAL *y = a->y;                             /* [M,N] */
-  for (int64_t m = from; m < to; m++) {
-    for (int64_t n = 0; n < a->N; n++) {
-      double sum = 0;
+  for (int64_t n = 0; n < a->N; n++) {
+    double sum = 0;
 #pragma omp simd reduction(+ : sum)
-      for (int64_t k = 0; k < a->K; k++) sum += (double)x[m * a->ldx + k] * (double)w[n * a->K + k];
-      if (b) sum += (double)b[n];
-      if (a->accumulate) sum += (double)y[m * a->ldy + n];
-      y[m * a->ldy + n] = (REAL)sum;
-    }
+    for (int64_t k = 0; k < a->K; k++) sum += (double)x[m * a->ldx + k] * (double)w[n * a->K + k];
+    if (b) sum += (double)b[n];
+    if (a->accumulate) sum += (double)y[m * a->ldy + n];
+    y[m * a->ldy + n] = (REAL)sum;
   }
 }
 

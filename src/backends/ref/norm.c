@@ -72,28 +72,26 @@ static void norm_parameters(void *look, int64_t from, int64_t to) {
   }
 }
 
-static void norm_dx(void *look, int64_t from, int64_t to) {
+static void norm_dx_row(void *look, int64_t r) {
   const struct norm_look *k = look;
   const struct wn_norm *a = k->a;
   const wn_dtype t = k->t, tdx = wn_array_type(a->dx_type, t);
   const int64_t W = a->width, G = a->groups;
-  for (int64_t r = from; r < to; r++) {
-    for (int64_t g = 0; g < G; g++) {
-      const double s = wn_number(a->rstd, r * G + g, t);
-      double along = 0, level = 0; /* mean(u xhat), mean(u) */
-      for (int64_t c = 0; c < W; c++) {
-        const double u = wn_number(a->gain, c, t) * norm_dy(k, r, g, c);
-        along += u * norm_hat(k, r, g, c);
-        level += u;
-      }
-      along /= (double)W;
-      level = a->layer ? level / (double)W : 0.0;
-      for (int64_t c = 0; c < W; c++) {
-        const int64_t at = r * a->lddx + g * W + c;
-        const double u = wn_number(a->gain, c, t) * norm_dy(k, r, g, c);
-        const double v = s * (u - norm_hat(k, r, g, c) * along - level);
-        wn_number_set(a->dx, at, tdx, a->accumulate_dx ? wn_number(a->dx, at, tdx) + v : v);
-      }
+  for (int64_t g = 0; g < G; g++) {
+    const double s = wn_number(a->rstd, r * G + g, t);
+    double along = 0, level = 0; /* mean(u xhat), mean(u) */
+    for (int64_t c = 0; c < W; c++) {
+      const double u = wn_number(a->gain, c, t) * norm_dy(k, r, g, c);
+      along += u * norm_hat(k, r, g, c);
+      level += u;
+    }
+    along /= (double)W;
+    level = a->layer ? level / (double)W : 0.0;
+    for (int64_t c = 0; c < W; c++) {
+      const int64_t at = r * a->lddx + g * W + c;
+      const double u = wn_number(a->gain, c, t) * norm_dy(k, r, g, c);
+      const double v = s * (u - norm_hat(k, r, g, c) * along - level);
+      wn_number_set(a->dx, at, tdx, a->accumulate_dx ? wn_number(a->dx, at, tdx) + v : v);
     }
   }
 }
@@ -108,6 +106,6 @@ wn_status wn_ref_norm_backward(const struct wn_exec *exec, const struct wn_norm 
                               .tdy = wn_array_type(a->dy_type, t)};
   /* Parameters first: dx may overwrite dy. */
   if (a->dgain || a->dshift) wn_parallel_blocks(exec->threads, a->width, WN_REF_BLOCK, norm_parameters, &k);
-  if (a->dx) wn_parallel_for(exec->threads, a->rows, norm_dx, &k);
+  if (a->dx) wn_parallel_for(exec->threads, a->rows, norm_dx_row, &k);
   return WN_OK;
 }

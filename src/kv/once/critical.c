@@ -17,28 +17,26 @@ struct critical {
   float *turned, *y; /* [D,C], the head's columns of W_o, across; [threads,C] */
   double *norms;
 };
-static void critical_rows(void *args, int64_t from, int64_t to) {
+static void critical_row(void *args, int64_t j) {
   const struct critical *x = args;
   const struct wn_once_view *v = x->v;
   const int64_t D = v->D, C = v->C, group = v->H / v->Hkv;
   const float *values = v->v + x->h / group * v->n * D;
   float *restrict own = x->y + wn_hand() * C;
-  for (int64_t j = from; j < to; j++) {
-    double sum = 0;
-    memset(own, 0, (size_t)C * sizeof *own);
-    for (int64_t d = 0; d < D; d++) {
-      const float value = values[j * D + d], *restrict row = x->turned + d * C;
-      for (int64_t c = 0; c < C; c++) own[c] += value * row[c];
-    }
-    for (int64_t c = 0; c < C; c++) sum += (double)fabsf(own[c]);
-    x->norms[j] += sum / (double)group;
+  double sum = 0;
+  memset(own, 0, (size_t)C * sizeof *own);
+  for (int64_t d = 0; d < D; d++) {
+    const float value = values[j * D + d], *restrict row = x->turned + d * C;
+    for (int64_t c = 0; c < C; c++) own[c] += value * row[c];
   }
+  for (int64_t c = 0; c < C; c++) sum += (double)fabsf(own[c]);
+  x->norms[j] += sum / (double)group;
 }
 static void critical_head(const struct critical *x) {
   const struct wn_once_view *v = x->v;
   for (int64_t c = 0; c < v->C; c++)
     for (int64_t d = 0; d < v->D; d++) x->turned[d * v->C + c] = v->wo[c * v->wo_row + x->h * v->D + d];
-  wn_parallel_for(v->threads, v->n, critical_rows, x);
+  wn_parallel_for(v->threads, v->n, critical_row, x);
 }
 
 wn_status wn_once_projected(wn_context *ctx, const struct wn_once_view *view, double *norms) {

@@ -56,19 +56,17 @@ struct once_heads {
   void (*fn)(const struct wn_once_head *);
   int64_t each;
 };
-static void once_heads_run(void *args, int64_t from, int64_t to) {
+static void once_head_run(void *args, int64_t g) {
   const struct once_heads *all = args;
-  for (int64_t g = from; g < to; g++) {
-    struct wn_once_head h = all->first;
-    h.g = g, h.room += g * all->each;
-    if (h.out) h.out += g * h.v->n;
-    all->fn(&h);
-  }
+  struct wn_once_head h = all->first;
+  h.g = g, h.room += g * all->each;
+  if (h.out) h.out += g * h.v->n;
+  all->fn(&h);
 }
 void wn_once_heads(const struct wn_once_view *v, void (*fn)(const struct wn_once_head *), double *room, int64_t each,
                    double *out, const void *more) {
   const struct once_heads all = {{.v = v, .room = room, .out = out, .more = more}, fn, each};
-  wn_parallel_tasks(v->threads, v->Hkv, 1, once_heads_run, &all);
+  wn_parallel_tasks(v->threads, v->Hkv, once_head_run, &all);
 }
 
 struct window {
@@ -106,29 +104,27 @@ struct wn_once_pair wn_once_pair(const struct wn_rope *rope, int64_t i) {
   return rope->adjacent ? (struct wn_once_pair){2 * i, 2 * i + 1} : (struct wn_once_pair){i, i + R / 2};
 }
 
-static void unrotate_rows(void *args, int64_t from, int64_t to) {
+static void unrotate_row(void *args, int64_t j) {
   const struct wn_once_rows *rows = args;
   const struct wn_rope *rope = rows->rope;
   double *out = rows->out;
   const int64_t n = rows->n, D = rows->D, pairs = rope ? (rope->R ? rope->R : D) / 2 : 0;
-  for (int64_t j = from; j < to; j++) {
-    for (int64_t h = 0; h < rows->heads; h++)
-      for (int64_t d = 0; d < D; d++) out[(h * n + j) * D + d] = (double)rows->x[j * rows->token + h * rows->head + d];
-    for (int64_t i = 0; i < pairs; i++) {
-      const struct wn_once_pair p = wn_once_pair(rope, i);
-      const double angle = (double)rows->at[j] * wn_once_frequency(rope, i);
-      const double size = rope->magnitude != 0 ? rope->magnitude : 1, c = cos(angle) / size, s = sin(angle) / size;
-      for (int64_t h = 0; h < rows->heads; h++) {
-        double *row = out + (h * n + j) * D;
-        const double a = row[p.a], b = row[p.b];
-        row[p.a] = a * c + b * s;
-        row[p.b] = b * c - a * s;
-      }
+  for (int64_t h = 0; h < rows->heads; h++)
+    for (int64_t d = 0; d < D; d++) out[(h * n + j) * D + d] = (double)rows->x[j * rows->token + h * rows->head + d];
+  for (int64_t i = 0; i < pairs; i++) {
+    const struct wn_once_pair p = wn_once_pair(rope, i);
+    const double angle = (double)rows->at[j] * wn_once_frequency(rope, i);
+    const double size = rope->magnitude != 0 ? rope->magnitude : 1, c = cos(angle) / size, s = sin(angle) / size;
+    for (int64_t h = 0; h < rows->heads; h++) {
+      double *row = out + (h * n + j) * D;
+      const double a = row[p.a], b = row[p.b];
+      row[p.a] = a * c + b * s;
+      row[p.b] = b * c - a * s;
     }
   }
 }
 void wn_once_unrotate(int threads, const struct wn_once_rows *rows) {
-  wn_parallel_for(threads, rows->n, unrotate_rows, rows);
+  wn_parallel_for(threads, rows->n, unrotate_row, rows);
 }
 
 void wn_once_plain_keys(const struct wn_once_view *view, int64_t first, int64_t count, double *out) {

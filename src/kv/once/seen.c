@@ -142,18 +142,16 @@ struct seen_part {
 };
 
 /* Of products the lower half is summed. */
-static void seen_sums(void *args, int64_t from, int64_t to) {
+static void seen_sum(void *args, int64_t h) {
   const struct seen_part *part = args;
   struct wn_once_seen *s = part->s;
   const int64_t D = s->shape.D;
-  for (int64_t h = from; h < to; h++) {
-    double *sum = s->sum + h * D, *outer = s->outer + h * D * D;
-    for (int64_t t = 0; t < part->T; t++) {
-      const double *x = s->plain + (h * part->T + t) * D;
-      for (int64_t i = 0; i < D; i++) {
-        sum[i] += x[i];
-        for (int64_t j = 0; j <= i; j++) outer[i * D + j] += x[i] * x[j];
-      }
+  double *sum = s->sum + h * D, *outer = s->outer + h * D * D;
+  for (int64_t t = 0; t < part->T; t++) {
+    const double *x = s->plain + (h * part->T + t) * D;
+    for (int64_t i = 0; i < D; i++) {
+      sum[i] += x[i];
+      for (int64_t j = 0; j <= i; j++) outer[i * D + j] += x[i] * x[j];
     }
   }
 }
@@ -163,33 +161,31 @@ static void seen_queries(struct wn_once_seen *s, const float *q, const int32_t *
   const int64_t H = s->shape.H, D = s->shape.D;
   const struct wn_once_rows rows = {q, T, H, D, H * D, D, at, s->shape.rope, s->plain};
   wn_once_unrotate(s->shape.threads, &rows);
-  wn_parallel_for(s->shape.threads, H, seen_sums, &(struct seen_part){.s = s, .T = T});
+  wn_parallel_for(s->shape.threads, H, seen_sum, &(struct seen_part){.s = s, .T = T});
   s->counted += T;
 }
 
-static void seen_columns_of(void *args, int64_t from, int64_t to) {
+static void seen_column_sums(void *args, int64_t g) {
   const struct seen_part *part = args;
   const struct wn_once_seen *s = part->s;
   const int64_t H = s->shape.H, Hkv = s->shape.Hkv, D = s->shape.D, group = H / Hkv, m = part->T;
   const int64_t chunk = s->options->compactor.chunk, width = s->options->compactor.padded ? chunk : m;
-  for (int64_t g = from; g < to; g++) {
-    double *out = part->out + g * part->ld, *row = s->logits + g * chunk;
-    const double empty = (double)(width - m) / (double)width; /* rows of zeros attend to all columns alike */
-    for (int64_t j = 0; j < m; j++) out[j] = empty;
-    for (int64_t h = g * group; h < (g + 1) * group; h++)
-      for (int64_t t = 0; t < m; t++) {
-        memset(row, 0, (size_t)width * sizeof *row);
-        for (int64_t j = 0; j < m; j++)
-          row[j] = wn_once_dot(s->wait_q + (t * H + h) * D, s->wait_k + (j * Hkv + g) * D, D);
-        wn_once_softmax(row, width);
-        for (int64_t j = 0; j < m; j++) out[j] += row[j] / (double)group;
-      }
-  }
+  double *out = part->out + g * part->ld, *row = s->logits + g * chunk;
+  const double empty = (double)(width - m) / (double)width; /* rows of zeros attend to all columns alike */
+  for (int64_t j = 0; j < m; j++) out[j] = empty;
+  for (int64_t h = g * group; h < (g + 1) * group; h++)
+    for (int64_t t = 0; t < m; t++) {
+      memset(row, 0, (size_t)width * sizeof *row);
+      for (int64_t j = 0; j < m; j++)
+        row[j] = wn_once_dot(s->wait_q + (t * H + h) * D, s->wait_k + (j * Hkv + g) * D, D);
+      wn_once_softmax(row, width);
+      for (int64_t j = 0; j < m; j++) out[j] += row[j] / (double)group;
+    }
 }
 
 /* The column sums of the first m rows that wait, to out [Hkv] rows of `ld` numbers. */
 static void seen_columns(struct wn_once_seen *s, int64_t m, double *out, int64_t ld) {
-  wn_parallel_tasks(s->shape.threads, s->shape.Hkv, 1, seen_columns_of, &(struct seen_part){s, m, out, ld});
+  wn_parallel_tasks(s->shape.threads, s->shape.Hkv, seen_column_sums, &(struct seen_part){s, m, out, ld});
 }
 
 static void seen_chunks(struct wn_once_seen *s, const float *q, const float *k, int64_t T) {

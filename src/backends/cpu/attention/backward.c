@@ -480,7 +480,7 @@ static void backward_sinks(const struct wn_attention_plan *p, const struct wn_at
                     s->sinks);
 }
 
-static void backward_parts(void *plan, int64_t from, int64_t to) {
+static void backward_part(void *plan, int64_t part) {
   const struct wn_attention_plan *p = plan;
   int64_t heads, groups;
   wn_backward_unit_shape(p, &heads, &groups);
@@ -500,33 +500,31 @@ static void backward_parts(void *plan, int64_t from, int64_t to) {
   wn_backward_lay_sums(p, &at, heads, &sums);
   at = wn_arrays_copy(&all.worker, all.workers_at, me);
   wn_backward_lay_workers(p, &at, heads, groups, w, &dead_keys);
-  for (int64_t part = from; part < to; part++) {
-    sums.dp = wn_terms_relative_part(p, part);
-    sums.sinks = wn_sinks_part(p, part);
-    wn_terms_relative_part_clear(p, sums.dp);
-    wn_sinks_part_clear(p, sums.sinks);
-    for (int64_t n = p->units * part / parts; n < p->units * (part + 1) / parts; n++) {
-      struct wn_attention_unit u;
-      wn_attention_unit_init(p, n, &u);
-      for (int64_t block = p->first_block; block < p->blocks; block++)
-        for (int64_t h = 0; h < u.heads; h++) wn_backward_pack_rows(p, &u, h, block, &rows);
-      for (int64_t g = 0; g < u.groups; g++) wn_backward_first_block(p, &u, &rows, g);
-      sums.dbias = wn_score_part(p, u.b);
-      sums.dkeys = wn_score_keys_part(p, 0, u.b);
-      memset(sums.dq, 0, all.sums.bytes); /* dq is the first array */
-      for (int i = 0; i < WN_BACKWARD_COLUMNS; i++)
-        x[i] =
-            (struct column){.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[i], .dM = backward_memory(p->a, &u)};
-      for (int64_t n = 0; sums.sinks && n < u.heads * (p->blocks - p->first_block); n++)
-        backward_sinks(p, &u, n % u.heads, p->first_block + n / u.heads, &rows, &sums);
-      if (p->dead_keys.on && record(x, &dead_keys))
-        backward_skipping(x, &dead_keys);
-      else
-        for (int64_t c = 0; c < p->blocks; c += at_once) columns_from(x, c, at_once);
-      put_strength(p, u.b * wn_selection_groups(p->a) + u.choice, x);
-      for (int64_t block = p->first_block; block < p->blocks; block++)
-        for (int64_t h = 0; h < u.heads; h++) wn_backward_write_dq(p, &u, h, block, &sums, 1, 0);
-    }
+  sums.dp = wn_terms_relative_part(p, part);
+  sums.sinks = wn_sinks_part(p, part);
+  wn_terms_relative_part_clear(p, sums.dp);
+  wn_sinks_part_clear(p, sums.sinks);
+  for (int64_t n = p->units * part / parts; n < p->units * (part + 1) / parts; n++) {
+    struct wn_attention_unit u;
+    wn_attention_unit_init(p, n, &u);
+    for (int64_t block = p->first_block; block < p->blocks; block++)
+      for (int64_t h = 0; h < u.heads; h++) wn_backward_pack_rows(p, &u, h, block, &rows);
+    for (int64_t g = 0; g < u.groups; g++) wn_backward_first_block(p, &u, &rows, g);
+    sums.dbias = wn_score_part(p, u.b);
+    sums.dkeys = wn_score_keys_part(p, 0, u.b);
+    memset(sums.dq, 0, all.sums.bytes); /* dq is the first array */
+    for (int i = 0; i < WN_BACKWARD_COLUMNS; i++)
+      x[i] =
+          (struct column){.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[i], .dM = backward_memory(p->a, &u)};
+    for (int64_t n = 0; sums.sinks && n < u.heads * (p->blocks - p->first_block); n++)
+      backward_sinks(p, &u, n % u.heads, p->first_block + n / u.heads, &rows, &sums);
+    if (p->dead_keys.on && record(x, &dead_keys))
+      backward_skipping(x, &dead_keys);
+    else
+      for (int64_t c = 0; c < p->blocks; c += at_once) columns_from(x, c, at_once);
+    put_strength(p, u.b * wn_selection_groups(p->a) + u.choice, x);
+    for (int64_t block = p->first_block; block < p->blocks; block++)
+      for (int64_t h = 0; h < u.heads; h++) wn_backward_write_dq(p, &u, h, block, &sums, 1, 0);
   }
   wn_products_end(p);
 }
@@ -588,7 +586,7 @@ static void backward_team(void *plan) {
 
 void wn_attention_backward_run(const struct wn_attention_plan *p) {
   if (p->own)
-    wn_parallel_tasks(p->threads, wn_terms_parts(p), 1, backward_parts, p);
+    wn_parallel_tasks(p->threads, wn_terms_parts(p), backward_part, p);
   else
     wn_parallel(p->threads, backward_team, p);
 }

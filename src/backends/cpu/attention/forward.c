@@ -446,9 +446,13 @@ static void prefetch_block(const struct wn_attention_plan *p, const struct wn_at
     prefetch_rows(p, wn_row_at(p, a->q, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t, r.rows);
 }
 
-/* Units from..to-1, one after the other. */
-static void forward_units(void *plan, int64_t from, int64_t to) {
+/* A thread takes consecutive units, so that it knows the next one. */
+static int64_t forward_run(const struct wn_attention_plan *p) {
+  return wn_max_i64(1, p->units / (8 * p->threads));
+}
+static void forward_units(void *plan, int64_t i) {
   const struct wn_attention_plan *p = plan;
+  const int64_t end = wn_min_i64(p->units, (i + 1) * forward_run(p));
   const int64_t heads = p->units == p->a->B ? p->a->H : p->group;
   struct forward_scratch all;
   struct wn_forward_packed k;
@@ -457,7 +461,7 @@ static void forward_units(void *plan, int64_t from, int64_t to) {
   struct wn_arrays mine = wn_arrays_copy(&all.each, all.workers, wn_hand());
   lay_own(p, &mine, &k, &w);
   wn_products_begin(p);
-  for (int64_t n = from; n < to; n++) {
+  for (int64_t n = i * forward_run(p); n < end; n++) {
     struct wn_attention_unit u, next;
     wn_attention_unit_init(p, n, &u);
     wn_attention_unit_init(p, n + 1, &next);
@@ -471,7 +475,7 @@ static void forward_units(void *plan, int64_t from, int64_t to) {
         for (int64_t g = 0; g < u.groups; g++) pack_tile(p, &u, &k, g, packed);
       if (block + count < p->blocks)
         prefetch_block(p, &u, block + count);
-      else if (n + 1 < to)
+      else if (n + 1 < end)
         prefetch_block(p, &next, p->first_block);
       forward_rows(p, &u, &k, &w, block, count);
     }
@@ -571,9 +575,8 @@ static void forward_team(void *plan) {
 }
 
 void wn_attention_forward_run(const struct wn_attention_plan *p) {
-  /* a thread takes consecutive units, so that it knows the next one */
   if (p->own)
-    wn_parallel_tasks(p->threads, p->units, wn_max_i64(1, p->units / (8 * p->threads)), forward_units, p);
+    wn_parallel_tasks(p->threads, (p->units + forward_run(p) - 1) / forward_run(p), forward_units, p);
   else
     wn_parallel(p->threads, forward_team, p);
 }

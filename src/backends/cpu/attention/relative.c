@@ -149,17 +149,15 @@ void wn_terms_relative_part_clear(const struct wn_attention_plan *p, float *dp) 
 }
 
 /* Adds the parts to dp, in order. */
-static void relative_end(void *plan, int64_t first, int64_t end) {
+static void relative_add(void *plan, int64_t x) {
   const struct wn_attention_plan *p = plan;
   const struct wn_attention *a = p->a;
   const int64_t parts = wn_terms_parts(p), step = columns(a) * p->Dp;
-  for (int64_t x = first; x < end; x++) {
-    float *from = p->terms.distance_sums + (relative_farthest(a) - x) * p->Dp, *to = (float *)a->relative.dp + x * a->D;
-    p->ops->unpack(from, p->Dp, from, p->Dp, parts, step, 1, a->D, NULL, (float)a->scale);
-    for (int64_t d = 0; d < a->D; d++) to[d] += from[d];
-  }
+  float *from = p->terms.distance_sums + (relative_farthest(a) - x) * p->Dp, *to = (float *)a->relative.dp + x * a->D;
+  p->ops->unpack(from, p->Dp, from, p->Dp, parts, step, 1, a->D, NULL, (float)a->scale);
+  for (int64_t d = 0; d < a->D; d++) to[d] += from[d];
 }
 void wn_terms_relative_end(const struct wn_attention_plan *p) {
   if (!p->terms.distance_sums) return;
-  wn_parallel_for(p->exec->threads, wn_min_i64(p->a->relative.P, p->a->Tk), relative_end, p);
+  wn_parallel_for(p->exec->threads, wn_min_i64(p->a->relative.P, p->a->Tk), relative_add, p);
 }

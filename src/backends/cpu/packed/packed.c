@@ -226,9 +226,9 @@ struct packed_run {
   int64_t n0;
 };
 
-static void packed_quantize(void *run, int64_t from, int64_t to) {
+static void packed_quantize_row(void *run, int64_t m) {
   const struct packed_run *r = run;
-  for (int64_t m = from; m < to; m++) r->k->quantize(&r->x, m);
+  r->k->quantize(&r->x, m);
 }
 static void packed_columns(void *run, int64_t n0, int64_t n1) {
   const struct packed_run *r = run;
@@ -242,7 +242,7 @@ static void packed_few_rows(const struct wn_exec *exec, const struct wn_linear *
   bool blocks_too = false; /* weights of plain types are multiplied with the unrounded x */
   for (int p = 0; p < a->packed->count; p++) blocks_too = blocks_too || a->packed->part[p].type >= WN_GGUF_Q8_0;
   if (blocks_too) {
-    wn_parallel_for(a->M * a->K < 16384 ? 1 : exec->threads, a->M, packed_quantize, &run);
+    wn_parallel_for(a->M * a->K < 16384 ? 1 : exec->threads, a->M, packed_quantize_row, &run);
     for (int64_t m = a->M; m < packed_rows_taken(a->M); m++) packed_clear_row(&run.x, m);
   }
   wn_parallel_blocks(a->M * a->N * a->K < 65536 ? 1 : exec->threads, a->N, 16, packed_columns, &run);
@@ -287,13 +287,12 @@ static void tiles_share(const struct wn_cpu_packed_kernels *k, const struct wn_l
   }
 }
 
-static void tiles_rows(void *run, int64_t from, int64_t to) {
+static void tiles_row(void *run, int64_t m) {
   const struct packed_run *r = run;
   const struct wn_linear *a = r->a;
   const int64_t T = WN_CPU_PACKED_TILED;
-  for (int64_t m = from; m < to; m++)
-    r->k->tile_row((const float *)a->x + (r->m0 + m) * a->ldx, a->K, (int)(m % T),
-                   r->tiles + m / T * WN_CPU_PACKED_TILE_BYTES(a->K));
+  r->k->tile_row((const float *)a->x + (r->m0 + m) * a->ldx, a->K, (int)(m % T),
+                 r->tiles + m / T * WN_CPU_PACKED_TILE_BYTES(a->K));
 }
 static void tiles_columns(void *run, int64_t n0, int64_t n1) {
   const struct packed_run *r = run;
@@ -309,7 +308,7 @@ static void packed_tiles(const struct wn_exec *exec, const struct wn_linear *a, 
   for (; r.m0 < a->M; r.m0 += TILED_ROWS) {
     r.M = a->M - r.m0 < TILED_ROWS ? a->M - r.m0 : TILED_ROWS;
     if (r.M % T) memset(r.tiles + r.M / T * tile, 0, (size_t)tile); /* rows behind the last are multiplied too */
-    wn_parallel_for(exec->threads, r.M, tiles_rows, &r);
+    wn_parallel_for(exec->threads, r.M, tiles_row, &r);
     wn_parallel_blocks(exec->threads, a->N, T, tiles_columns, &r);
   }
 }
@@ -335,12 +334,11 @@ static void bfloat16_share(const struct wn_linear *a, const uint16_t *x, int64_t
   }
 }
 
-static void bfloat16_rows(void *run, int64_t from, int64_t to) {
+static void bfloat16_row(void *run, int64_t m) {
   const struct packed_run *r = run;
   const struct wn_linear *a = r->a;
-  for (int64_t m = from; m < to; m++)
-    wn_cpu_packed_bf16_round((const float *)a->x + (r->m0 + m) * a->ldx, a->K,
-                             r->rounded + m * wn_cpu_packed_bf16_ld(a->K));
+  wn_cpu_packed_bf16_round((const float *)a->x + (r->m0 + m) * a->ldx, a->K,
+                           r->rounded + m * wn_cpu_packed_bf16_ld(a->K));
 }
 static void bfloat16_columns(void *run, int64_t n0, int64_t n1) {
   const struct packed_run *r = run;
@@ -352,25 +350,23 @@ static void packed_bfloat16(const struct wn_exec *exec, const struct wn_linear *
   struct packed_run r = {.a = a, .rounded = exec->scratch};
   for (; r.m0 < a->M; r.m0 += TILED_ROWS) {
     r.M = a->M - r.m0 < TILED_ROWS ? a->M - r.m0 : TILED_ROWS;
-    wn_parallel_for(r.M * a->K < 16384 ? 1 : threads, r.M, bfloat16_rows, &r);
+    wn_parallel_for(r.M * a->K < 16384 ? 1 : threads, r.M, bfloat16_row, &r);
     wn_parallel_blocks(threads, a->N, 16, bfloat16_columns, &r);
   }
 }
 
-static void panel_rows_of(void *run, int64_t from, int64_t to) {
+static void panel_row(void *run, int64_t i) {
   const struct packed_run *r = run;
-  for (int64_t i = from; i < to; i++) {
-    wn_gguf_type type;
-    const char *w = wn_packed_row(r->a->packed, r->a->K, r->n0 + i, &type);
-    r->k->decode(type, w, r->a->K, r->panel + i * r->a->K);
-  }
+  wn_gguf_type type;
+  const char *w = wn_packed_row(r->a->packed, r->a->K, r->n0 + i, &type);
+  r->k->decode(type, w, r->a->K, r->panel + i * r->a->K);
 }
 
 /* The linear call for rows [n, n+rows) only, with a float panel at the start of scratch. */
 static struct wn_linear panel_map(const struct wn_exec *exec, const struct wn_linear *a,
                                   const struct wn_cpu_packed_kernels *k, int64_t n, int64_t rows) {
   const struct packed_run run = {.k = k, .a = a, .panel = exec->scratch, .n0 = n};
-  wn_parallel_for(exec->threads, rows, panel_rows_of, &run);
+  wn_parallel_for(exec->threads, rows, panel_row, &run);
   struct wn_linear part = *a;
   part.N = rows;
   part.w = exec->scratch;
