@@ -23,7 +23,7 @@ foreach(source IN LISTS WINNOW_SOURCES)
 endforeach()
 add_library(winnow_emulated_avx512 OBJECT ${emulated})
 target_link_libraries(winnow_emulated_avx512 PRIVATE winnow_flags ${WINNOW_COMPILED_WITH})
-target_compile_options(winnow_emulated_avx512 PRIVATE ${OpenMP_C_FLAGS}) # like winnow_objects
+target_compile_options(winnow_emulated_avx512 PRIVATE -fopenmp-simd) # like winnow_objects
 target_include_directories(winnow_emulated_avx512 PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
 # A higher level takes the compiler minutes, since every instruction is a loop.
 target_compile_options(winnow_emulated_avx512 PRIVATE -O1 -mavx2 -mfma -mf16c -Wno-psabi)

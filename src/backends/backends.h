@@ -2,6 +2,7 @@
 #ifndef WN_BACKENDS_BACKENDS_H
 #define WN_BACKENDS_BACKENDS_H
 
+#include "base/parallel.h"
 #include "ops/ops.h"
 
 const struct wn_backend *wn_backend_ref(void);
@@ -28,5 +29,24 @@ const char *wn_backend_prompts(const wn_context *ctx);
 /* Below: NULL-terminated lists of names, and of "library version" strings of the linked libraries. */
 const char *const *wn_backend_names(void);
 const char *const *wn_backend_libraries(void);
+
+/* What the threads of an operation are given. */
+struct wn_call {
+  const struct wn_exec *exec;
+  const void *a;
+};
+/* Defines slot(exec, a), an operation whose rows 0..n-1 are shared by `threads` threads: `each` computes rows
+ * from..to-1, where `from` is a multiple of `block`. Expressions may use exec and a. */
+#define WN_ROWS(slot, args, threads, n, block, each)                                                                   \
+  static void slot##_shared(void *call, int64_t from, int64_t to) {                                                    \
+    const struct wn_exec *exec = ((const struct wn_call *)call)->exec;                                                 \
+    const args *a = ((const struct wn_call *)call)->a;                                                                 \
+    (void)exec;                                                                                                        \
+    each;                                                                                                              \
+  }                                                                                                                    \
+  wn_status slot(const struct wn_exec *exec, const args *a) {                                                          \
+    wn_parallel_blocks(threads, n, block, slot##_shared, &(struct wn_call){exec, a});                                  \
+    return WN_OK;                                                                                                      \
+  }
 
 #endif

@@ -2,6 +2,7 @@
 #include "backends/wide_rows.h"
 
 #include "base/arrays.h"
+#include "base/parallel.h"
 #include "io/gguf_types.h"
 #include "ops/attention.h"
 #include "tensor/bf16.h"
@@ -32,34 +33,45 @@ static void wide_rows_lay(const struct wn_attention *a, wn_dtype dtype, bool bac
 struct wide_copy {
   const struct wn_exec *exec;
   int64_t B, from, T, heads, D;
+  void *narrow;
+  struct wn_stride s;
+  void *wide;
 };
 
-static void wide_load(const struct wide_copy *c, const void *x, struct wn_stride s, void *to) {
-#pragma omp parallel for num_threads(c->exec->threads) schedule(static)
-  for (int64_t n = c->B * c->from; n < c->B * c->T; n++)
-    for (int64_t h = 0; h < c->heads; h++) {
-      const int64_t rows = c->T - c->from, b = (n - c->B * c->from) / rows, t = c->from + (n - c->B * c->from) % rows;
-      const uint16_t *row = (const uint16_t *)x + b * s.b + t * s.t + h * s.h;
-      const int64_t at = ((b * c->T + t) * c->heads + h) * c->D;
-      for (int64_t d = 0; c->exec->dtype == WN_F64 && d < c->D; d++)
-        ((double *)to)[at + d] = (double)wn_bf16_value(row[d]);
-      for (int64_t d = 0; c->exec->dtype != WN_F64 && d < c->D; d++) ((float *)to)[at + d] = wn_bf16_value(row[d]);
-    }
+/* Head h of row n in bf16; *at: its place among the numbers. */
+static uint16_t *wide_row(const struct wide_copy *c, int64_t n, int64_t h, int64_t *at) {
+  const int64_t rows = c->T - c->from, b = n / rows, t = c->from + n % rows;
+  *at = ((b * c->T + t) * c->heads + h) * c->D;
+  return (uint16_t *)c->narrow + b * c->s.b + t * c->s.t + h * c->s.h;
 }
 
-static void wide_store(const struct wide_copy *c, const void *from, void *x, struct wn_stride s) {
-  if (!x) return;
-#pragma omp parallel for num_threads(c->exec->threads) schedule(static)
-  for (int64_t n = c->B * c->from; n < c->B * c->T; n++)
-    for (int64_t h = 0; h < c->heads; h++) {
-      const int64_t rows = c->T - c->from, b = (n - c->B * c->from) / rows, t = c->from + (n - c->B * c->from) % rows;
-      uint16_t *row = (uint16_t *)x + b * s.b + t * s.t + h * s.h;
-      const int64_t at = ((b * c->T + t) * c->heads + h) * c->D;
-      for (int64_t d = 0; c->exec->dtype == WN_F64 && d < c->D; d++)
-        row[d] = wn_bf16_round((float)((const double *)from)[at + d]);
-      for (int64_t d = 0; c->exec->dtype != WN_F64 && d < c->D; d++)
-        row[d] = wn_bf16_round(((const float *)from)[at + d]);
-    }
+static void wide_load_row(void *copy, int64_t n) {
+  const struct wide_copy *c = copy;
+  int64_t at;
+  for (int64_t h = 0; h < c->heads; h++) {
+    const uint16_t *row = wide_row(c, n, h, &at);
+    for (int64_t d = 0; c->exec->dtype == WN_F64 && d < c->D; d++)
+      ((double *)c->wide)[at + d] = (double)wn_bf16_value(row[d]);
+    for (int64_t d = 0; c->exec->dtype != WN_F64 && d < c->D; d++) ((float *)c->wide)[at + d] = wn_bf16_value(row[d]);
+  }
+}
+
+static void wide_store_row(void *copy, int64_t n) {
+  const struct wide_copy *c = copy;
+  int64_t at;
+  for (int64_t h = 0; h < c->heads; h++) {
+    uint16_t *row = wide_row(c, n, h, &at);
+    for (int64_t d = 0; c->exec->dtype == WN_F64 && d < c->D; d++)
+      row[d] = wn_bf16_round((float)((const double *)c->wide)[at + d]);
+    for (int64_t d = 0; c->exec->dtype != WN_F64 && d < c->D; d++)
+      row[d] = wn_bf16_round(((const float *)c->wide)[at + d]);
+  }
+}
+
+static void wide_copy(struct wide_copy c, void (*row)(void *, int64_t), const void *narrow, struct wn_stride s,
+                      void *wide) {
+  c.narrow = (void *)(uintptr_t)narrow, c.s = s, c.wide = wide;
+  if (narrow) wn_parallel_for(c.exec->threads, c.B * (c.T - c.from), row, &c);
 }
 
 /* The same call with the copied rows. */
@@ -83,22 +95,22 @@ wn_status wn_wide_rows_run(const struct wn_exec *exec, const struct wn_attention
   const struct wn_exec inner = wn_exec_behind(exec, l.bytes);
   const struct wide_copy rows = {.exec = exec, .B = a->B, .T = a->Tq, .heads = a->H, .D = a->D},
                          keys = {.exec = exec, .B = a->B, .T = a->Tk, .heads = a->Hkv, .D = a->D};
-  wide_load(&rows, a->q, a->s_q, w.q);
-  wide_load(&keys, a->k, a->s_k, w.k);
-  wide_load(&keys, a->v, a->s_v, w.v);
+  wide_copy(rows, wide_load_row, a->q, a->s_q, w.q);
+  wide_copy(keys, wide_load_row, a->k, a->s_k, w.k);
+  wide_copy(keys, wide_load_row, a->v, a->s_v, w.v);
   if (!backward) {
     WN_TRY(slot(&inner, &wide));
-    wide_store(&rows, w.y, a->y, a->s_y);
+    wide_copy(rows, wide_store_row, a->y, a->s_y, w.y);
     return WN_OK;
   }
-  wide_load(&rows, a->y, a->s_y, w.y);
-  wide_load(&rows, a->dy, a->s_y, w.dy);
+  wide_copy(rows, wide_load_row, a->y, a->s_y, w.y);
+  wide_copy(rows, wide_load_row, a->dy, a->s_y, w.dy);
   WN_TRY(slot(&inner, &wide));
   const struct wide_copy changed = {
       .exec = exec, .B = a->B, .from = a->dk_from, .T = a->Tk, .heads = a->Hkv, .D = a->D};
-  wide_store(&rows, w.dq, a->dq, a->s_q);
-  wide_store(&changed, w.dk, a->dk, a->s_k);
-  wide_store(&changed, w.dv, a->dv, a->s_v);
+  wide_copy(rows, wide_store_row, a->dq, a->s_q, w.dq);
+  wide_copy(changed, wide_store_row, a->dk, a->s_k, w.dk);
+  wide_copy(changed, wide_store_row, a->dv, a->s_v, w.dv);
   return WN_OK;
 }
 

@@ -1,4 +1,4 @@
-/* How many threads parallel regions take while other programs run (base/regions.c). */
+/* How many threads parallel regions take while other programs run (base/parallel.c). */
 #ifndef WN_BASE_CROWD_H
 #define WN_BASE_CROWD_H
 

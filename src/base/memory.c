@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/context.h"
 #include "base/error.h"
+#include "base/parallel.h"
 
 static wn_status host_copy(wn_context *ctx, void *to, const void *from, size_t bytes) {
   (void)ctx;
@@ -14,10 +15,12 @@ static wn_status host_copy(wn_context *ctx, void *to, const void *from, size_t b
   return WN_OK;
 }
 
+static void host_zero_range(void *to, int64_t from, int64_t end) {
+  memset((char *)to + from, 0, (size_t)(end - from));
+}
 static wn_status host_zero(wn_context *ctx, void *to, size_t bytes) {
-  const size_t part = 1 << 20; /* each begins with whole cache lines */
-#pragma omp parallel for num_threads(ctx &&bytes > part ? ctx->threads : 1) schedule(static)
-  for (size_t i = 0; i < bytes; i += part) memset((char *)to + i, 0, bytes - i < part ? bytes - i : part);
+  const int64_t part = 1 << 20; /* each begins with whole cache lines */
+  wn_parallel_blocks(ctx ? ctx->threads : 1, (int64_t)bytes, part, host_zero_range, to);
   return WN_OK;
 }
 

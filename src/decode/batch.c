@@ -19,6 +19,7 @@
 #include "decode/batch.h"
 
 #include "base/misuse.h"
+#include "base/parallel.h"
 #include "decode/session_ahead.h"
 #include "decode/session_once.h"
 #include "winnow/generate.h"
@@ -31,6 +32,9 @@ struct batch {
   bool full;   /* when measuring: assume full caches */
   bool logits; /* some of the rows apart want theirs */
   bool step;   /* single tokens alone: a pass that repeats */
+  int64_t l;   /* what threads compute: feeds' attention in layer l, from acts; feeds' results, from states */
+  const struct wn_layer_acts *acts;
+  const void *states;
 };
 
 static bool feed_is_apart(const struct wn_feed *f) {
@@ -100,23 +104,25 @@ static wn_status batch_attend_feed(struct batch *b, const struct wn_feed *f, int
   return status;
 }
 
+static void batch_attend_apart(void *batch, int64_t i) {
+  struct batch *b = batch;
+  struct wn_feed *f = &b->feeds[i];
+  if (f->status == WN_OK && feed_is_apart(f)) f->status = batch_attend_feed(b, f, b->l, b->acts, 1);
+}
+
 static void batch_attend(struct batch *b, int64_t l, const struct wn_layer_acts *a) {
   const int threads = b->run.exec.threads;
   int64_t apart = 0;
   for (int64_t i = 0; i < b->n; i++) apart += feed_is_apart(&b->feeds[i]);
-  /* An OpenMP region of one thread around the attention's would create the threads anew. If the backend's memory is not
+  /* Inside a region the attention's own would have one thread. If the backend's memory is not
    * the host's, a context's calls come one after the other. */
   const bool beside = apart > 1 && apart >= threads && wn_run_memory(&b->run)->host && !b->run.measuring;
   for (int64_t i = 0; i < b->n; i++) {
     struct wn_feed *f = &b->feeds[i];
     if (f->status == WN_OK && !(beside && feed_is_apart(f))) f->status = batch_attend_feed(b, f, l, a, threads);
   }
-  if (!beside) return;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-  for (int64_t i = 0; i < b->n; i++) {
-    struct wn_feed *f = &b->feeds[i];
-    if (f->status == WN_OK && feed_is_apart(f)) f->status = batch_attend_feed(b, f, l, a, 1);
-  }
+  b->l = l, b->acts = a;
+  if (beside) wn_parallel_tasks(threads, b->n, batch_attend_apart, b);
 }
 
 /* --- layers --- */
@@ -285,18 +291,19 @@ static wn_status batch_take(const struct batch *b) {
   return wn_session_show(b->run.model, room->positions_shown, room->positions, bytes);
 }
 
+static void batch_hand_out_feed(void *batch, int64_t i) {
+  const struct batch *b = batch;
+  struct wn_feed *f = &b->feeds[i];
+  if (f->status == WN_OK) f->status = batch_hand_out(b, f, batch_states(b, f, b->states));
+}
+
 static wn_status batch_pass(struct batch *b) {
-  const void *states;
   WN_TRY(batch_take(b));
-  WN_TRY(batch_layers(b, &states));
-#pragma omp parallel for num_threads(batch_hands(b)) schedule(static)
+  WN_TRY(batch_layers(b, &b->states));
+  wn_parallel_for(batch_hands(b), b->n, batch_hand_out_feed, b);
   for (int64_t i = 0; i < b->n; i++) {
     struct wn_feed *f = &b->feeds[i];
-    if (f->status == WN_OK) f->status = batch_hand_out(b, f, batch_states(b, f, states));
-  }
-  for (int64_t i = 0; i < b->n; i++) {
-    struct wn_feed *f = &b->feeds[i];
-    if (f->status == WN_OK) f->status = batch_end_feed(f, batch_states(b, f, states));
+    if (f->status == WN_OK) f->status = batch_end_feed(f, batch_states(b, f, b->states));
   }
   return WN_OK;
 }

@@ -3,11 +3,11 @@
  * generation is the same, and whole texts are such steps.
  *
  * A draw is a few passes over V logits. The generations' draws run in parallel; callbacks are called in order. */
-#include <omp.h>
 
 #include "base/clock.h"
 #include "base/misuse.h"
 #include "base/options.h"
+#include "base/parallel.h"
 #include "decode/drafts.h"
 #include "decode/session_group.h"
 
@@ -54,18 +54,17 @@ static bool together_draws(wn_generation_turn *turn) {
   return false;
 }
 
-/* One, if the backend's memory is not the host's, where a context's calls come one after the other. */
-static int together_draw_threads(const struct together *x, int64_t drawing) {
-  return drawing > 1 && x->turns->generation->session->model->backend->memory->host ? x->ctx->threads : 1;
+static void together_draw_turn(void *args, int64_t k) {
+  const struct together *x = args;
+  wn_generation_turn *turn = &x->turns[x->order[k]];
+  turn->status = wn_generation_draw(NULL, turn->generation, &turn->token);
 }
 
-/* Draws for the first `drawing` turns in the order. */
+/* Draws for the first `drawing` turns in the order; on one thread, if the backend's memory is not the host's, where a
+ * context's calls come one after the other. */
 static void together_draw(const struct together *x, int64_t drawing) {
-#pragma omp parallel for num_threads(together_draw_threads(x, drawing)) schedule(dynamic, 1)
-  for (int64_t k = 0; k < drawing; k++) {
-    wn_generation_turn *turn = &x->turns[x->order[k]];
-    turn->status = wn_generation_draw(NULL, turn->generation, &turn->token);
-  }
+  const bool host = x->turns->generation->session->model->backend->memory->host;
+  wn_parallel_tasks(host ? x->ctx->threads : 1, drawing, together_draw_turn, x);
 }
 
 /* Turns the drawn tokens into text. `more` of a turn: its token is to be fed. Returns how many are. */

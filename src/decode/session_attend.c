@@ -6,10 +6,11 @@
  * in all, and memory for K tokens per layer. A trimmed cache takes a piece as one block: a stage, which the layers
  * share, gets the cache's tokens and then the piece; the attention's own mask leaves out what is too far away; the last
  * K tokens are copied back to the cache. */
-#include <omp.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "attention/derive.h"
+#include "base/parallel.h"
 #include "decode/session_ahead.h"
 #include "decode/session_once.h"
 
@@ -215,13 +216,32 @@ static wn_status attend_heads(struct wn_run *run, struct wn_session *s, int64_t 
   return attend_part(run, s, i, &of, &fresh, full);
 }
 
+/* What threads compute: the parts of a layer, or the rows of several tokens. */
+struct attend_apart {
+  struct wn_run *run; /* the rows have one each */
+  struct wn_session *s;
+  int64_t l, n;
+  const struct wn_attention *op;
+  const struct wn_kv_rows *rows;
+  const struct wn_layer_acts *a;
+  bool full;
+  atomic_int status;
+};
+static void attend_apart_part(void *args, int64_t i) {
+  struct attend_apart *x = args;
+  struct wn_run one = *x->run;
+  one.exec.scratch_bytes = one.exec.scratch_bytes / (size_t)one.exec.threads / WN_ALIGN * WN_ALIGN;
+  one.exec.scratch = (char *)one.exec.scratch + (size_t)wn_hand() * one.exec.scratch_bytes;
+  one.exec.threads = 1;
+  const wn_status here = attend_heads(&one, x->s, x->s->first[x->l] + i, x->op, x->rows, x->full);
+  if (here != WN_OK) x->status = (int)here;
+}
+
 /* For single rows: one thread per part, because the parts' operations are small. */
 static wn_status attend_heads_apart(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_attention *op,
                                     const struct wn_kv_rows *rows, bool full) {
   const int64_t first = s->first[l], end = s->first[l + 1];
   const int threads = run->exec.threads;
-  const size_t each = run->exec.scratch_bytes / (size_t)threads / WN_ALIGN * WN_ALIGN;
-  wn_status status = WN_OK;
   if (run->measuring) {
     struct wn_run one = *run;
     one.exec.threads = 1, one.need = 0;
@@ -230,22 +250,9 @@ static wn_status attend_heads_apart(struct wn_run *run, struct wn_session *s, in
     if (need > run->need) run->need = need;
     return WN_OK;
   }
-#pragma omp parallel num_threads(threads)
-  {
-    struct wn_run one = *run;
-    one.exec.threads = 1;
-    one.exec.scratch = (char *)run->exec.scratch + (size_t)omp_get_thread_num() * each;
-    one.exec.scratch_bytes = each;
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t i = first; i < end; i++) {
-      const wn_status here = attend_heads(&one, s, i, op, rows, full);
-      if (here != WN_OK) {
-#pragma omp critical
-        status = here;
-      }
-    }
-  }
-  return status;
+  struct attend_apart x = {.run = run, .s = s, .l = l, .op = op, .rows = rows, .full = full, .status = WN_OK};
+  wn_parallel_tasks(threads, end - first, attend_apart_part, &x);
+  return (wn_status)x.status;
 }
 
 wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
@@ -279,12 +286,25 @@ static wn_status attend_ahead_in_turn(struct wn_run *runs, struct wn_session *s,
   return WN_OK;
 }
 
+static void attend_ahead_row(void *args, int64_t j) {
+  struct attend_apart *x = args;
+  struct wn_session *s = x->s;
+  struct wn_run *run = &x->run[j];
+  struct wn_attention op;
+  struct wn_kv_rows rows;
+  run->exec.threads = 1;
+  run->exec.scratch = (char *)s->ahead->scratch + (size_t)wn_hand() * s->ahead->scratch_bytes;
+  attend_operation(run, s, x->l, &x->a[j], &op, &rows);
+  wn_kv_cache_bind(&s->caches[s->first[x->l]], j + 1 - x->n, &op);
+  const wn_status here = wn_session_attention_forward(run, s, s->first[x->l], &op);
+  if (here != WN_OK) x->status = (int)here;
+}
+
 /* In a cache that evicts nothing all rows enter first. Then each row attends to the tokens up to its own: one call a
  * row, with the bits of a single token, and several rows at a time. */
 wn_status wn_session_attend_ahead(struct wn_run *runs, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
                                   int64_t n, int threads) {
   struct wn_kv_cache *cache = &s->caches[s->first[l]];
-  wn_status status = WN_OK;
   const bool fits = cache->count + n <= cache->shape.capacity;
   if (cache->f || !fits) return attend_ahead_in_turn(runs, s, l, a, n, threads);
   for (int64_t j = 0; j < n; j++) wn_session_ahead_before(s, l, j);
@@ -295,20 +315,7 @@ wn_status wn_session_attend_ahead(struct wn_run *runs, struct wn_session *s, int
     WN_TRY(wn_kv_cache_append(&runs[j].exec, cache, &rows, 0, 1));
     wn_kv_cache_advance(cache, 1);
   }
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-  for (int64_t j = 0; j < n; j++) {
-    struct wn_run *run = &runs[j];
-    struct wn_attention op;
-    struct wn_kv_rows rows;
-    run->exec.threads = 1;
-    run->exec.scratch = (char *)s->ahead->scratch + (size_t)omp_get_thread_num() * s->ahead->scratch_bytes;
-    attend_operation(run, s, l, &a[j], &op, &rows);
-    wn_kv_cache_bind(cache, j + 1 - n, &op);
-    const wn_status here = wn_session_attention_forward(run, s, s->first[l], &op);
-    if (here != WN_OK) {
-#pragma omp critical
-      status = here;
-    }
-  }
-  return status;
+  struct attend_apart x = {.run = runs, .s = s, .l = l, .n = n, .a = a, .status = WN_OK};
+  wn_parallel_tasks(threads, n, attend_ahead_row, &x);
+  return (wn_status)x.status;
 }

@@ -4,9 +4,12 @@
  * shape. Ranks must be those of adapter_config.json. Keys there that ask for more than W + alpha/r B A are refused. */
 #include "formats/adapter.h"
 
+#include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "base/fields.h"
+#include "base/parallel.h"
 #include "base/text.h"
 #include "io/folder.h"
 
@@ -283,25 +286,38 @@ static wn_status adapter_read_turned(wn_context *ctx, const struct wn_tensor *t,
   return status;
 }
 
+struct adapter_sum {
+  const struct adapter_map *m;
+  const wn_model_config *c;
+  const float *a, *b, *base;
+  float *w; /* the whole tensor's */
+  atomic_bool endless;
+};
+static void adapter_add_row(void *args, int64_t row) {
+  struct adapter_sum *x = args;
+  const struct adapter_map *m = x->m;
+  const int64_t K = m->row.shape[1];
+  const int64_t r = m->first + row;
+  const int64_t theirs = x->c->rope_pairs == WN_ROPE_HALVES ? r : wn_names_other_row(x->c, &m->row, r);
+  const float *of = x->b + (theirs - m->first) * m->rank;
+  float *to = x->w + r * K;
+  if (x->base) memcpy(to, x->base + (theirs - m->first) * K, (size_t)K * sizeof *to);
+  for (int64_t k = 0; k < m->rank; k++) {
+    const float by = (float)(m->scale * (double)of[k]);
+    for (int64_t i = 0; i < K; i++) to[i] += by * x->a[k * K + i];
+  }
+  bool endless = false;
+  for (int64_t i = 0; i < K; i++) endless |= !isfinite(to[i]);
+  if (endless) x->endless = true;
+}
+
 /* w [rows,K] += scale b a, in the model's order of rows. False: a sum is not finite, which is possible even with finite
  * factors. */
 static bool adapter_add(wn_context *ctx, const struct adapter_map *m, const wn_model_config *c, const float *a,
-                        const float *b, const float *base, float *w /* the whole tensor's */) {
-  const int64_t K = m->row.shape[1];
-  int64_t endless = 0;
-#pragma omp parallel for num_threads(ctx->threads) schedule(static) reduction(+ : endless)
-  for (int64_t r = m->first; r < m->first + m->rows; r++) {
-    const int64_t theirs = c->rope_pairs == WN_ROPE_HALVES ? r : wn_names_other_row(c, &m->row, r);
-    const float *of = b + (theirs - m->first) * m->rank;
-    float *to = w + r * K;
-    if (base) memcpy(to, base + (theirs - m->first) * K, (size_t)K * sizeof *to);
-    for (int64_t k = 0; k < m->rank; k++) {
-      const float by = (float)(m->scale * (double)of[k]);
-      for (int64_t i = 0; i < K; i++) to[i] += by * a[k * K + i];
-    }
-    for (int64_t i = 0; i < K; i++) endless += !isfinite(to[i]);
-  }
-  return endless == 0;
+                        const float *b, const float *base, float *w) {
+  struct adapter_sum x = {.m = m, .c = c, .a = a, .b = b, .base = base, .w = w};
+  wn_parallel_for(ctx->threads, m->rows, adapter_add_row, &x);
+  return !x.endless;
 }
 
 static wn_status adapter_merge(wn_context *ctx, const struct wn_adapter *x, const struct wn_model *model,

@@ -11,6 +11,7 @@
 
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/parallel.h"
 #include "io/finite.h"
 #include "io/folder.h"
 #include "model/config.h"
@@ -344,6 +345,20 @@ static void import_pack_row(const struct wn_import *im, const struct wn_param *r
 }
 
 enum { ROUND_AT_ONCE = 1024 };
+struct import_round {
+  const char *from; /* in a file: not aligned */
+  uint16_t *to;
+};
+static void import_round_range(void *args, int64_t first, int64_t end) {
+  const struct import_round *a = args;
+  float x[ROUND_AT_ONCE];
+  for (int64_t i = first; i < end; i += ROUND_AT_ONCE) {
+    const int64_t count = end - i < ROUND_AT_ONCE ? end - i : ROUND_AT_ONCE;
+    memcpy(x, a->from + (size_t)i * sizeof *x, (size_t)count * sizeof *x);
+    wn_bf16_from_f32(1, count, x, a->to + i);
+  }
+}
+
 /* Rounds float32 parts to bfloat16 in `to`, to which the parts then point; to NULL: only returns the bytes. */
 static size_t import_round_row(wn_context *ctx, const struct wn_param *row, struct wn_packed *p, uint16_t *to) {
   size_t all = 0;
@@ -353,15 +368,9 @@ static size_t import_round_row(wn_context *ctx, const struct wn_param *row, stru
     if (part->type != WN_GGUF_F32) continue;
     all += (size_t)n * sizeof *to;
     if (!to) continue;
-    const char *from = part->data; /* in a file: not aligned */
-#pragma omp parallel for num_threads(ctx->threads) schedule(static)
-    for (int64_t i = 0; i < n; i += ROUND_AT_ONCE) {
-      float x[ROUND_AT_ONCE];
-      const int64_t count = n - i < ROUND_AT_ONCE ? n - i : ROUND_AT_ONCE;
-      memcpy(x, from + (size_t)i * sizeof *x, (size_t)count * sizeof *x);
-      wn_bf16_from_f32(1, count, x, to + i);
-    }
-    wn_map_release(from, (size_t)n * sizeof(float));
+    const struct import_round a = {part->data, to};
+    wn_parallel_blocks(ctx->threads, n, ROUND_AT_ONCE, import_round_range, &a);
+    wn_map_release(a.from, (size_t)n * sizeof(float));
     part->type = WN_GGUF_BF16, part->data = to;
     to += n;
   }

@@ -3,6 +3,7 @@
 #include "io/checksum.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/parallel.h"
 
 _Static_assert(sizeof(XXH3_state_t) <= sizeof(struct wn_checksum_stream), "the stream holds XXH3's state");
 _Static_assert(_Alignof(XXH3_state_t) <= _Alignof(struct wn_checksum_stream), "aligned as XXH3 needs it");
@@ -99,26 +101,30 @@ wn_status wn_checksum_damaged(wn_context *ctx, const char *file, const char *wha
   return wn_fail(ctx, WN_ERR_FORMAT, "%s: the header is damaged: %s", file, what);
 }
 
-static wn_status checksum_compare(wn_context *ctx, const char *file, const struct wn_checksum_part *parts, int count) {
-  int damaged = 0, first = count;
-  uint64_t found = 0;
-#pragma omp parallel for schedule(dynamic) num_threads(ctx ? wn_context_threads(ctx) : 1)
-  for (int i = 0; i < count; i++) {
-    const uint64_t sum = wn_checksum(parts[i].data, parts[i].bytes);
-    if (sum == parts[i].sum) continue;
-#pragma omp critical(wn_checksum)
-    {
-      damaged++;
-      if (i < first) first = i, found = sum;
-    }
+struct checksum_work {
+  const struct wn_checksum_part *parts;
+  atomic_int damaged, first; /* how many; the first of them */
+};
+static void checksum_compare_part(void *args, int64_t i) {
+  struct checksum_work *c = args;
+  if (wn_checksum(c->parts[i].data, c->parts[i].bytes) == c->parts[i].sum) return;
+  int first = c->first;
+  c->damaged++;
+  while (i < first && !atomic_compare_exchange_weak(&c->first, &first, (int)i)) {
   }
-  if (damaged == 0) return WN_OK;
+}
+
+static wn_status checksum_compare(wn_context *ctx, const char *file, const struct wn_checksum_part *parts, int count) {
+  struct checksum_work c = {.parts = parts, .first = count};
+  wn_parallel_tasks(ctx ? wn_context_threads(ctx) : 1, count, checksum_compare_part, &c);
+  if (c.damaged == 0) return WN_OK;
+  const struct wn_checksum_part *first = &parts[c.first];
   char others[48] = "";
-  if (damaged > 1) snprintf(others, sizeof others, "; %d more tensors are", damaged - 1);
+  if (c.damaged > 1) snprintf(others, sizeof others, "; %d more tensors are", c.damaged - 1);
   return wn_fail(ctx, WN_ERR_FORMAT,
                  "%s: tensor \"%.200s\" is damaged: its checksum is %016" PRIx64 ", its %zu bytes have %016" PRIx64
                  "%s",
-                 file, parts[first].name, parts[first].sum, parts[first].bytes, found, others);
+                 file, first->name, first->sum, first->bytes, wn_checksum(first->data, first->bytes), others);
 }
 
 /* If another program kept the metadata but wrote other tensors, that looks like decay. The header of a hostile file may

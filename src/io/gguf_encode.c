@@ -3,10 +3,12 @@
  *   the others  gguf_fit.c
  * Blocks are divided among the context's threads; the bits of a block depend only on its own weights. */
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/context.h"
 #include "base/misuse.h"
+#include "base/parallel.h"
 #include "io/gguf_fit.h"
 #include "io/gguf_types.h"
 #include "tensor/bf16.h"
@@ -68,22 +70,32 @@ bool wn_gguf_can_encode(wn_gguf_type type) {
   return true;
 }
 
+struct encode_blocks {
+  wn_gguf_type type;
+  wn_gguf_encode_block_fn encode;
+  const float *x;
+  uint8_t *out;
+  atomic_bool unfit;
+};
+static void encode_one(void *args, int64_t i) {
+  struct encode_blocks *a = args;
+  const int64_t weights = wn_gguf_block_weights(a->type);
+  const float *from = a->x + i * weights;
+  uint8_t *to = a->out + (size_t)i * wn_gguf_block_bytes(a->type);
+  if (!(weights > 1 ? encode_block(a->type, a->encode, from, to) : a->encode(from, to))) a->unfit = true;
+}
+
 wn_status wn_gguf_encode(wn_context *ctx, wn_gguf_type type, const float *x, int64_t n, void *out) {
   WN_CHECK_WORK(WN_ENUM(type, WN_GGUF_TYPE_COUNT), WN_ARRAY(x, n), WN_ARRAY(out, n));
   static const wn_gguf_encode_block_fn plain[WN_GGUF_TYPE_COUNT] = {
       [WN_GGUF_F32] = encode_f32, [WN_GGUF_F16] = encode_f16, [WN_GGUF_BF16] = encode_bf16};
-  const int64_t weights = wn_gguf_block_weights(type), blocks = n / weights;
-  const wn_gguf_encode_block_fn fitted = wn_gguf_block_encoder(ctx, type), encode = fitted ? fitted : plain[type];
+  const int64_t weights = wn_gguf_block_weights(type);
+  const wn_gguf_encode_block_fn fitted = wn_gguf_block_encoder(ctx, type);
+  struct encode_blocks a = {.type = type, .encode = fitted ? fitted : plain[type], .x = x, .out = out};
   if (n < 0 || n % weights != 0)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "%lld weights are no whole blocks of %s", (long long)n,
                    wn_gguf_type_name(type));
-  bool fits = true;
-#pragma omp parallel for num_threads(n < 1 << 14 ? 1 : ctx->threads) schedule(static) reduction(&& : fits)
-  for (int64_t i = 0; i < blocks; i++) {
-    const float *from = x + i * weights;
-    uint8_t *to = (uint8_t *)out + (size_t)i * wn_gguf_block_bytes(type);
-    fits = (weights > 1 ? encode_block(type, encode, from, to) : encode(from, to)) && fits;
-  }
-  if (fits) return WN_OK;
+  wn_parallel_for(n < 1 << 14 ? 1 : ctx->threads, n / weights, encode_one, &a);
+  if (!a.unfit) return WN_OK;
   return wn_fail(ctx, WN_ERR_ARGUMENT, "a weight is too large for %s", wn_gguf_type_name(type));
 }

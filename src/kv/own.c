@@ -2,6 +2,7 @@
  * order of position, and calls it. Its scores go back to the tokens' indices. Cost: one allocation and one pass over
  * the arrays, a row and layer. */
 #include <math.h>
+#include <pthread.h>
 
 #include "attention/registry.h"
 #include "base/arrays.h"
@@ -164,6 +165,8 @@ static wn_status own_call(wn_context *ctx, const struct wn_policy_held *held, in
   return WN_OK;
 }
 
+static pthread_mutex_t own_lock = PTHREAD_MUTEX_INITIALIZER; /* the program's function serves one thread at a time */
+
 wn_status wn_policy_ask_layer(wn_context *ctx, const struct wn_policy_held *held, int64_t sequences, int64_t groups,
                               double *scores) {
   struct own_call c = {.view = {.layer = held->layer,
@@ -179,8 +182,9 @@ wn_status wn_policy_ask_layer(wn_context *ctx, const struct wn_policy_held *held
   wn_status status;
   for (int64_t j = 0; j < held->count; j++) c.view.count += held->at[j] >= 0;
   WN_TRY(own_arrays(ctx, held, rows, &arrays, &c));
-#pragma omp critical(wn_policy_own)
+  pthread_mutex_lock(&own_lock);
   status = own_call(ctx, held, rows, &c, scores);
+  pthread_mutex_unlock(&own_lock);
   wn_arrays_clear(&arrays);
   return status;
 }

@@ -11,9 +11,10 @@
  * their places, directly before the recent ones. Cost of a row: O(K D H) in the attention and O(s D Hkv) outside it.
  * Memory: (T + s) (2 Hkv + H) D numbers per thread, in the backend's memory. The positions by which keys are rotated
  * are consecutive, so they are a part of the array of the document's positions. */
-#include <omp.h>
+#include <stdatomic.h>
 
 #include "attention/derive.h"
+#include "base/parallel.h"
 #include "kv/evictions.h"
 #include "kv/policy.h"
 #include "model/layer.h"
@@ -189,19 +190,41 @@ static wn_status positions_sequence(const struct wn_exec *exec, const struct wn_
 
 /* One thread if the backend's memory is not the host's: a context's calls to it come one after the other. */
 static int positions_threads(const struct wn_run *run) {
-  if (!wn_run_memory(run)->host) return 1;
-  return run->B < run->exec.threads ? (int)run->B : run->exec.threads;
+  return wn_run_memory(run)->host ? run->exec.threads : 1;
+}
+
+struct positions_run {
+  const struct wn_run *run;
+  const struct wn_attention *op;
+  int64_t l;
+  size_t scratch;
+  struct wn_arrays each;
+  atomic_int status;
+};
+static void positions_task(void *args, int64_t b) {
+  struct positions_run *x = args;
+  const struct wn_run *run = x->run;
+  struct wn_exec one = run->exec;
+  struct wn_arrays mine = wn_arrays_copy(&x->each, run->exec.scratch, wn_hand());
+  struct work w;
+  positions_lay(run, x->op, x->scratch, &mine, &w);
+  w.l = x->l;
+  one.threads = 1;
+  one.scratch = w.scratch, one.scratch_bytes = w.scratch_bytes;
+  const wn_status here = positions_sequence(&one, run, x->op, &w, x->l, b);
+  if (here != WN_OK) x->status = (int)here;
 }
 
 wn_status wn_layer_attend_cache_positions(struct wn_run *run, int64_t l, const struct wn_attention *op) {
-  struct wn_arrays without = {0}, each = {0};
+  struct wn_arrays without = {0};
+  struct positions_run x = {.run = run, .op = op, .l = l, .status = WN_OK};
   struct work unused;
   const int64_t K = run->measuring ? run->T : run->budgets->tokens[l];
   positions_lay(run, op, 0, &without, &unused);
-  const size_t scratch = positions_scratch(run, op, &unused, K < run->T ? K : run->T);
-  positions_lay(run, op, scratch, &each, &unused);
-  WN_TRY(wn_arrays_check(run->exec.ctx, &each, "positions in the cache"));
-  const size_t need = each.bytes * (size_t)run->exec.threads;
+  x.scratch = positions_scratch(run, op, &unused, K < run->T ? K : run->T);
+  positions_lay(run, op, x.scratch, &x.each, &unused);
+  WN_TRY(wn_arrays_check(run->exec.ctx, &x.each, "positions in the cache"));
+  const size_t need = x.each.bytes * (size_t)run->exec.threads;
   if (run->measuring) {
     if (need > run->need) run->need = need;
     return WN_OK;
@@ -209,24 +232,6 @@ wn_status wn_layer_attend_cache_positions(struct wn_run *run, int64_t l, const s
   if (run->exec.scratch_bytes < need)
     return wn_fail(run->exec.ctx, WN_ERR_ARGUMENT, "positions in the cache: scratch of %zu bytes, expected %zu",
                    run->exec.scratch_bytes, need);
-  wn_status status = WN_OK;
-#pragma omp parallel num_threads(positions_threads(run))
-  {
-    struct wn_exec one = run->exec;
-    struct wn_arrays mine = wn_arrays_copy(&each, run->exec.scratch, omp_get_thread_num());
-    struct work w;
-    positions_lay(run, op, scratch, &mine, &w);
-    w.l = l;
-    one.threads = 1;
-    one.scratch = w.scratch, one.scratch_bytes = w.scratch_bytes;
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t b = 0; b < run->B; b++) {
-      const wn_status here = positions_sequence(&one, run, op, &w, l, b);
-      if (here != WN_OK) {
-#pragma omp critical
-        status = here;
-      }
-    }
-  }
-  return status;
+  wn_parallel_tasks(positions_threads(run), run->B, positions_task, &x);
+  return (wn_status)x.status;
 }

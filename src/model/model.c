@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/misuse.h"
+#include "base/parallel.h"
 #include "base/rng.h"
 #include "text/declared.h"
 
@@ -31,6 +32,23 @@ wn_status wn_model_params_close(const struct wn_model *model, void *params, bool
                          model->table.total * wn_dtype_size(model->dtype), params, changed);
 }
 
+/* The elements of one tensor, in up to three modules that start differently. */
+struct model_start {
+  const struct wn_model *model;
+  struct wn_param_start start[3];
+  int64_t second, third; /* where the other modules begin */
+  uint64_t seed, tensor;
+  void *p;
+};
+static void model_start_range(void *args, int64_t from, int64_t to) {
+  const struct model_start *x = args;
+  for (int64_t i = from; i < to; i++) {
+    const struct wn_param_start *of = &x->start[i < x->second ? 0 : i < x->third ? 1 : 2];
+    const float value = model_start(of, x->seed, x->tensor, (uint64_t)i);
+    wn_number_set(x->p, i, x->model->dtype, (double)value);
+  }
+}
+
 static wn_status model_init_params(struct wn_model *model, uint64_t seed) {
   void *params;
   WN_TRY(wn_model_params_open(model, &params));
@@ -38,9 +56,11 @@ static wn_status model_init_params(struct wn_model *model, uint64_t seed) {
     const struct wn_param *row = &model->table.rows[t];
     const int64_t n = (int64_t)row->count;
     const int64_t columns = row->shape[0] > 0 ? n / row->shape[0] : 1;
-    const int64_t second = row->module[1] > 0 ? row->module[0] * columns : n;
-    const int64_t third = row->module[2] > 0 ? second + row->module[1] * columns : n;
-    struct wn_param_start start[3];
+    struct model_start x = {.model = model, .seed = seed, .tensor = (uint64_t)t};
+    struct wn_param_start *start = x.start;
+    x.second = row->module[1] > 0 ? row->module[0] * columns : n;
+    x.third = row->module[2] > 0 ? x.second + row->module[1] * columns : n;
+    x.p = wn_element(params, (int64_t)row->offset, model->dtype);
     for (int k = 0; k < 3; k++) {
       start[k] = row->start[k];
       if (start[k].kind == WN_START_CONSTANT && row->init_std > 0)
@@ -48,19 +68,7 @@ static wn_status model_init_params(struct wn_model *model, uint64_t seed) {
       else if (start[k].kind == WN_START_CONSTANT)
         start[k].scale = row->init_value;
     }
-    void *p = wn_element(params, (int64_t)row->offset, model->dtype);
-    float *p32 = p;
-    double *p64 = p;
-    const bool wide = model->dtype == WN_F64;
-#pragma omp parallel for schedule(static) num_threads(model->ctx->threads) if (n > 4096)
-    for (int64_t i = 0; i < n; i++) {
-      const struct wn_param_start *of = &start[i < second ? 0 : i < third ? 1 : 2];
-      const float value = model_start(of, seed, (uint64_t)t, (uint64_t)i);
-      if (wide)
-        p64[i] = (double)value;
-      else
-        p32[i] = value;
-    }
+    wn_parallel_blocks(model->ctx->threads, n, 4096, model_start_range, &x);
   }
   return wn_model_params_close(model, params, true);
 }

@@ -2,11 +2,10 @@
 #include "model/models.h"
 #include "support.h"
 
-#include <omp.h>
 #include <pthread.h>
 #include <sys/wait.h>
 
-#include "base/regions.h"
+#include "base/parallel.h"
 #include "winnow/train.h"
 
 enum { V = 13, STEPS = 3 };
@@ -61,15 +60,14 @@ static void work(FILE *out) {
   }
 }
 
-/* Threads at most that the shares of a region of four have. */
+/* Threads that a region of four has. */
+static void region_hand(void *threads) {
+  if (wn_hand() == 0) *(int *)threads = wn_hands();
+}
 static int threads_of_region(void) {
-  int highest = 0;
-#pragma omp parallel for num_threads(4) schedule(static, 1)
-  for (int i = 0; i < 4; i++) {
-#pragma omp atomic
-    highest += omp_get_num_threads();
-  }
-  return highest / 4;
+  int threads = 0;
+  wn_parallel(4, region_hand, &threads);
+  return threads;
 }
 
 /* A child's work(): children have no threads but their own. `alone`: with stacks that no address space has room for. */
@@ -99,10 +97,6 @@ static size_t work_of_child(bool alone, const char *path, unsigned char *out, si
 
 static void test_results(void **state) {
   (void)state;
-#ifndef WN_REGIONS
-  print_message("# SKIP compiled without regions.c's threads\n");
-  skip();
-#endif
   enum { ROOM = 1 << 22 };
   char folder[512], path[600];
   unsigned char *four = malloc(ROOM), *one = malloc(ROOM);

@@ -377,8 +377,8 @@ static void rotations_are_undone(void **state) {
       at[t] = 37 * t + 2;
       if (r < 3) turn(&ropes[r], x + t * HEADS * D, HEADS, D, at[t]);
     }
-    const struct wn_once_rows rows = {.x = x, .n = N, .heads = HEADS, .D = D, .token = HEADS * D, .head = D, .at = at};
-    wn_once_unrotate(r < 3 ? &ropes[r] : NULL, &rows, 2, back);
+    const struct wn_once_rows rows = {x, N, HEADS, D, HEADS * D, D, at, r < 3 ? &ropes[r] : NULL, back};
+    wn_once_unrotate(2, &rows);
     for (int t = 0; t < N; t++)
       for (int h = 0; h < HEADS; h++)
         for (int d = 0; d < D; d++)

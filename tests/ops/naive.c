@@ -3,17 +3,19 @@
 #include "ops/naive.h"
 
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tgmath.h>
+#include "base/parallel.h"
 #include "base/rng.h"
 #include "ops/attention.h"
 #include "ops/terms.h"
 #include "tensor/bf16.h"
 
-/* Compiled without OpenMP, and inference-only builds do not link it: everything runs on the caller's thread. */
-#define omp_get_thread_num() 0
+/* Everything runs on the caller's thread. */
+#define wn_parallel(threads, ...) wn_parallel(1, __VA_ARGS__)
+#define wn_parallel_for(threads, ...) wn_parallel_for(1, __VA_ARGS__)
+#define wn_parallel_blocks(threads, ...) wn_parallel_blocks(1, __VA_ARGS__)
 
 /* For bf16 rows, attention weights and logit gradients are rounded to bf16 before a product uses them, and a row's sum
  * of W dW is dy.y with the stored y, as in every fused kernel. */
@@ -80,7 +82,7 @@ wn_status wn_naive_linear_bf16_backward(const struct wn_exec *exec, const struct
 
 _Static_assert(sizeof(0.5) == sizeof(float), "literals must be read as float: see CMakeLists.txt, winnow_naive");
 
-/* Without OpenMP, on one thread. */
+/* Its loops for vectors need -fopenmp-simd, which this is compiled without. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunknown-pragmas"
 #pragma GCC diagnostic ignored "-Wunused-parameter"

@@ -110,12 +110,28 @@ size_t wn_cpu_experts_scratch(const struct wn_exec *exec, const struct wn_expert
   return experts_room_of(a, backward, NULL).bytes + most;
 }
 
+/* Rows of n numbers, and what the functions below do with them. */
+struct experts_rows {
+  const struct wn_experts *a;
+  int64_t n;
+  const float *from;
+  float *to, *hidden;
+  const float *factor;
+  double *dw;
+};
+static void experts_parallel(const struct wn_exec *exec, int64_t rows, void (*fn)(void *, int64_t),
+                             const struct experts_rows *x) {
+  wn_parallel_for(rows * x->n < 16384 ? 1 : exec->threads, rows, fn, x);
+}
+
 /* to[place[m,k]] = from[m] */
+static void gather_row(void *args, int64_t m) {
+  const struct experts_rows *x = args;
+  for (int64_t k = 0; k < x->a->top; k++)
+    memcpy(x->to + x->a->place[m * x->a->top + k] * x->n, x->from + m * x->n, (size_t)x->n * sizeof *x->to);
+}
 static void experts_gather(const struct wn_exec *exec, const struct wn_experts *a, const float *from, float *to) {
-#pragma omp parallel for num_threads(a->M * a->C < 16384 ? 1 : exec->threads) schedule(static)
-  for (int64_t m = 0; m < a->M; m++)
-    for (int64_t k = 0; k < a->top; k++)
-      memcpy(to + a->place[m * a->top + k] * a->C, from + m * a->C, (size_t)a->C * sizeof *to);
+  experts_parallel(exec, a->M, gather_row, &(struct experts_rows){.a = a, .n = a->C, .from = from, .to = to});
 }
 
 static wn_status experts_act(const struct wn_exec *exec, int64_t rows, int64_t F, const float *in, float *out) {
@@ -134,23 +150,22 @@ static float gathered_dot(const float *x, const float *y, int64_t n) {
 }
 
 /* y = the shared expert's output plus the weighted sum of the row's experts. */
-static void experts_combine(const struct wn_exec *exec, const struct wn_experts *a, const float *out) {
+static void combine_row(void *args, int64_t m) {
+  const struct experts_rows *e = args;
+  const struct wn_experts *a = e->a;
   const float *weight = a->weight, *shared_out = a->shared_out, *x = a->x, *gate = a->shared_gate;
   float *y = a->y, *factor = a->shared_factor; /* [M,C], [M] */
   const int64_t C = a->C;
-#pragma omp parallel for num_threads(a->M *C < 16384 ? 1 : exec->threads) schedule(static)
-  for (int64_t m = 0; m < a->M; m++) {
-    float *row = y + m * C;
-    if (a->S > 0) {
-      factor[m] = gate ? 1 / (1 + expf(-gathered_dot(x + m * C, gate, C))) : 1;
-      for (int64_t c = 0; c < C; c++) row[c] = factor[m] * shared_out[m * C + c];
-    } else {
-      memset(row, 0, (size_t)C * sizeof *row);
-    }
-    for (int64_t k = 0; k < a->top; k++) {
-      const float w = weight[m * a->top + k], *of = out + a->place[m * a->top + k] * C;
-      for (int64_t c = 0; c < C; c++) row[c] += w * of[c];
-    }
+  float *row = y + m * C;
+  if (a->S > 0) {
+    factor[m] = gate ? 1 / (1 + expf(-gathered_dot(x + m * C, gate, C))) : 1;
+    for (int64_t c = 0; c < C; c++) row[c] = factor[m] * shared_out[m * C + c];
+  } else {
+    memset(row, 0, (size_t)C * sizeof *row);
+  }
+  for (int64_t k = 0; k < a->top; k++) {
+    const float w = weight[m * a->top + k], *of = e->from + a->place[m * a->top + k] * C;
+    for (int64_t c = 0; c < C; c++) row[c] += w * of[c];
   }
 }
 
@@ -183,11 +198,28 @@ wn_status wn_cpu_experts_forward(const struct wn_exec *exec, const struct wn_exp
     WN_TRY(experts_act(&inner, rows, a->F, at, r.hidden + first * a->F));
     WN_TRY(b->linear_forward(&inner, &out));
   }
-  experts_combine(exec, a, r.out);
+  experts_parallel(exec, a->M, combine_row, &(struct experts_rows){.a = a, .n = a->C, .from = r.out});
   return WN_OK;
 }
 
 /* ---- backward ---- */
+
+/* dw[i] = hidden[i] . to[i], both of which are then multiplied by factor[i]. */
+static void weigh_row(void *args, int64_t i) {
+  const struct experts_rows *x = args;
+  float *h = x->hidden + i * x->n, *d = x->to + i * x->n;
+  if (x->dw) x->dw[i] = (double)gathered_dot(h, d, x->n);
+  for (int64_t f = 0; f < x->n; f++) h[f] *= x->factor[i], d[f] *= x->factor[i];
+}
+
+/* to[m] += the rows place[m,k] of `from` */
+static void scatter_row(void *args, int64_t m) {
+  const struct experts_rows *x = args;
+  for (int64_t k = 0; k < x->a->top; k++) {
+    const float *of = x->from + x->a->place[m * x->a->top + k] * x->n;
+    for (int64_t c = 0; c < x->n; c++) x->to[m * x->n + c] += of[c];
+  }
+}
 
 /* Backward of one expert, for `rows` rows; dy is the gradient of their outputs. `in` is replaced by its gradient, d_x
  * gets the gradient of x. factor: the weight of each row's output, applied to hidden (for d_out) and to d_hidden.
@@ -200,12 +232,8 @@ static wn_status expert_backward(const struct wn_exec *exec, const struct wn_exp
   struct wn_linear out = expert_out(a, e, rows, F), into = expert_in(a, e, rows, F);
   out.dy = dy, out.x = hidden, out.dw = NULL, out.dx = d_hidden;
   WN_TRY(b->linear_backward(exec, &out));
-#pragma omp parallel for num_threads(rows *F < 16384 ? 1 : exec->threads) schedule(static)
-  for (int64_t i = 0; i < rows; i++) {
-    float *h = hidden + i * F, *d = d_hidden + i * F;
-    if (dw) dw[i] = (double)gathered_dot(h, d, F);
-    for (int64_t f = 0; f < F; f++) h[f] *= factor[i], d[f] *= factor[i];
-  }
+  experts_parallel(exec, rows, weigh_row,
+                   &(struct experts_rows){.n = F, .hidden = hidden, .to = d_hidden, .factor = factor, .dw = dw});
   if (e->d_out) {
     out.dw = e->d_out, out.dx = NULL;
     WN_TRY(b->linear_backward(exec, &out));
@@ -260,12 +288,7 @@ wn_status wn_cpu_experts_backward(const struct wn_exec *exec, const struct wn_ex
                            (float *)a->in + first * 2 * a->F, r.hidden, r.d_hidden, by_place + first, r.dw + first,
                            r.out + first * C, false));
   }
-#pragma omp parallel for num_threads(a->M *C < 16384 ? 1 : exec->threads) schedule(static)
-  for (int64_t m = 0; m < a->M; m++)
-    for (int64_t k = 0; k < a->top; k++) {
-      const float *of = r.out + a->place[m * a->top + k] * C;
-      for (int64_t c = 0; c < C; c++) dx[m * C + c] += of[c];
-    }
+  experts_parallel(exec, a->M, scatter_row, &(struct experts_rows){.a = a, .n = C, .from = r.out, .to = dx});
   double *dw = r.dw + A;
   for (int64_t i = 0; i < A; i++) dw[i] = r.dw[a->place[i]];
   wn_experts_route_back(exec, a, dw, r.logits);

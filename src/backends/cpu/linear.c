@@ -1,6 +1,6 @@
 /* y = x w^T + b and its gradients (row-major), by oneDNN's sgemm or our own product (product.h). Our own is used where
  * it is faster, and in a build without oneDNN. 2MNK operations each. */
-#include <omp.h>
+#include <stdatomic.h>
 #include <string.h>
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/product.h"
@@ -14,6 +14,7 @@
 enum { OWN_ROWS = 128, OWN_ANYWAY = 65536 };
 #if WN_HAVE_ONEDNN
 #include <dnnl.h>
+#include <omp.h>
 static bool product_is_own(const struct wn_exec *exec, bool ta, int64_t M, int64_t N, int64_t K) {
   return wn_cpu_product_ops(exec->backend) == &wn_product_ops_avx2 && (ta || M >= OWN_ROWS || N * K <= OWN_ANYWAY);
 }
@@ -93,21 +94,26 @@ static int linear_onednn_threads(int threads) {
 #endif
 }
 
+struct linear_parts {
+  const struct wn_exec *exec;
+  const struct wn_sgemm *x;
+  int parts;
+  atomic_int failed;
+};
+static void linear_product_part(void *args, int64_t t) {
+  struct linear_parts *l = args;
+  const int status = product_part(l->exec, l->x, t, l->parts);
+  if (status != 0) l->failed = status;
+}
+
 /* Each part runs oneDNN with one thread, so the result is that of exec->threads parts, however many threads are
  * working. For few rows this is up to twice as fast as oneDNN's own threading; for many rows it is as fast. */
 static wn_status linear_product(const struct wn_exec *exec, const struct wn_sgemm *x) {
-  const int parts = x->M * x->N * x->K < LINEAR_ALONE ? 1 : exec->threads;
+  struct linear_parts l = {.exec = exec, .x = x, .parts = x->M * x->N * x->K < LINEAR_ALONE ? 1 : exec->threads};
   const int before = linear_onednn_threads(1);
-  int failed = 0;
-#pragma omp parallel for num_threads(parts) schedule(static, 1)
-  for (int t = 0; t < parts; t++) {
-    const int status = product_part(exec, x, t, parts);
-    if (status != 0) {
-#pragma omp atomic write
-      failed = status;
-    }
-  }
+  wn_parallel_for(l.parts, l.parts, linear_product_part, &l);
   linear_onednn_threads(before);
+  const int failed = l.failed;
   if (failed == 0) return WN_OK;
 #if WN_HAVE_ONEDNN
   if (failed == (int)dnnl_out_of_memory)
@@ -118,20 +124,19 @@ static wn_status linear_product(const struct wn_exec *exec, const struct wn_sgem
                  (long long)x->N, (long long)x->K, failed);
 }
 
-wn_status wn_cpu_linear_forward(const struct wn_exec *exec, const struct wn_linear *a) {
+static void linear_bias_row(void *args, int64_t m) {
+  const struct wn_linear *a = args;
   const float *b = a->b; /* [N] */
-  float *y = a->y;       /* [M,N] */
+  float *row = (float *)a->y + m * a->ldy;
+  if (a->accumulate)
+    for (int64_t n = 0; n < a->N; n++) row[n] += b[n];
+  else
+    memcpy(row, b, (size_t)a->N * sizeof *b);
+}
+
+wn_status wn_cpu_linear_forward(const struct wn_exec *exec, const struct wn_linear *a) {
   if (a->M == 0) return WN_OK;
-  if (b) { /* y is filled with b first, and the product adds to it */
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
-    for (int64_t m = 0; m < a->M; m++) {
-      float *row = y + m * a->ldy;
-      if (a->accumulate)
-        for (int64_t n = 0; n < a->N; n++) row[n] += b[n];
-      else
-        memcpy(row, b, (size_t)a->N * sizeof *b);
-    }
-  }
+  if (a->b) wn_parallel_for(exec->threads, a->M, linear_bias_row, a); /* the product adds to it */
   return linear_product(exec, &(struct wn_sgemm){.ta = false,
                                                  .tb = true,
                                                  .M = a->M,
@@ -141,14 +146,27 @@ wn_status wn_cpu_linear_forward(const struct wn_exec *exec, const struct wn_line
                                                  .lda = a->ldx,
                                                  .b = a->w,
                                                  .ldb = a->K,
-                                                 .add = a->accumulate || b,
-                                                 .c = y,
+                                                 .add = a->accumulate || a->b,
+                                                 .c = a->y,
                                                  .ldc = a->ldy});
+}
+
+/* Each thread has its own columns: the order of the sums does not depend on the threads. */
+static void linear_bias_gradient(void *args, int64_t from, int64_t to) {
+  const struct wn_linear *a = args;
+  const float *dy = a->dy; /* [M,N] */
+  float *db = a->db;       /* [N] */
+  for (int64_t n0 = from; n0 < to; n0 += 64) {
+    double sum[64] = {0};
+    const int64_t count = a->N - n0 < 64 ? a->N - n0 : 64;
+    for (int64_t m = 0; m < a->M; m++)
+      for (int64_t n = 0; n < count; n++) sum[n] += (double)dy[m * a->lddy + n0 + n];
+    for (int64_t n = 0; n < count; n++) db[n0 + n] = (float)((double)db[n0 + n] + sum[n]);
+  }
 }
 
 wn_status wn_cpu_linear_backward(const struct wn_exec *exec, const struct wn_linear *a) {
   const float *dy = a->dy; /* [M,N] */
-  float *db = a->db;       /* [N] */
   if (a->M == 0) return WN_OK;
   if (a->dx)
     WN_TRY(linear_product(exec, &(struct wn_sgemm){.ta = false,
@@ -176,15 +194,6 @@ wn_status wn_cpu_linear_backward(const struct wn_exec *exec, const struct wn_lin
                                                    .add = !a->dw_fresh,
                                                    .c = a->dw,
                                                    .ldc = a->K}));
-  if (db) { /* each thread has its own columns: the order of the sums does not depend on the threads */
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
-    for (int64_t n0 = 0; n0 < a->N; n0 += 64) {
-      double sum[64] = {0};
-      const int64_t count = a->N - n0 < 64 ? a->N - n0 : 64;
-      for (int64_t m = 0; m < a->M; m++)
-        for (int64_t n = 0; n < count; n++) sum[n] += (double)dy[m * a->lddy + n0 + n];
-      for (int64_t n = 0; n < count; n++) db[n0 + n] = (float)((double)db[n0 + n] + sum[n]);
-    }
-  }
+  if (a->db) wn_parallel_blocks(exec->threads, a->N, 64, linear_bias_gradient, a);
   return WN_OK;
 }

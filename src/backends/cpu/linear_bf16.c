@@ -7,6 +7,7 @@
 #include <dnnl.h>
 #include <omp.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 #if DNNL_VERSION_MAJOR >= 3
 #define DESC(md) (md)
@@ -139,24 +140,28 @@ static dnnl_status_t product_bf16_part(const struct wn_cpu_product *whole, int64
   return status;
 }
 
+struct product_parts {
+  const struct wn_cpu_product *x;
+  int parts;
+  atomic_int failed;
+};
+static void product_bf16_task(void *args, int64_t t) {
+  struct product_parts *p = args;
+  const dnnl_status_t status = product_bf16_part(p->x, t, p->parts);
+  if (status != dnnl_success) p->failed = (int)status;
+}
+
 /* Each part runs oneDNN with one thread: the result is that of exec->threads parts, however many threads are
  * working. */
 wn_status wn_cpu_product_bf16(const struct wn_exec *exec, const struct wn_cpu_product *x) {
-  const int parts = x->M * x->N * x->K < PRODUCT_ALONE ? 1 : exec->threads;
+  struct product_parts p = {.x = x, .parts = x->M * x->N * x->K < PRODUCT_ALONE ? 1 : exec->threads};
   const int before = omp_get_max_threads();
-  int failed = dnnl_success;
   pthread_once(&engine_once, engine_make);
   if (!engine) return wn_fail(exec->ctx, WN_ERR_MEMORY, "linear: oneDNN has no engine for this processor");
   if (before != 1) omp_set_num_threads(1); /* a single thread has no parallel region around oneDNN */
-#pragma omp parallel for num_threads(parts) schedule(static, 1)
-  for (int t = 0; t < parts; t++) {
-    const int status = (int)product_bf16_part(x, t, parts);
-    if (status != dnnl_success) {
-#pragma omp atomic write
-      failed = status;
-    }
-  }
+  wn_parallel_for(p.parts, p.parts, product_bf16_task, &p);
   if (before != 1) omp_set_num_threads(before);
+  const int failed = p.failed;
   if (failed == dnnl_success) return WN_OK;
   return wn_fail(exec->ctx, failed == dnnl_out_of_memory ? WN_ERR_MEMORY : WN_ERR_UNSUPPORTED,
                  "linear: oneDNN's matmul refused a bf16 product of %lld x %lld x %lld (status %d)", (long long)x->M,

@@ -7,7 +7,6 @@
  * The terms of a number of c and their order do not depend on how the product is divided: neither on threads nor on
  * neighbouring numbers. */
 #include <immintrin.h>
-#include <omp.h>
 #include "backends/cpu/attention/impl.h"
 #include "backends/cpu/cpu.h"
 #include "backends/cpu/vec.h"
@@ -293,15 +292,22 @@ static void amx_task(const struct wn_cpu_amx_product *x, const struct amx_plan *
   }
 }
 
+struct amx_call {
+  const struct wn_cpu_amx_product *x;
+  struct amx_plan plan;
+  char *scratch;
+  size_t room; /* of a hand */
+};
+static void amx_tasks(void *args) {
+  const struct amx_call *c = args;
+  amx_begin();
+  for (int64_t t; wn_task(c->plan.row_tasks * c->plan.column_tasks, &t);)
+    amx_task(c->x, &c->plan, t, c->scratch + (size_t)wn_hand() * c->room);
+  wn_cpu_amx_end();
+}
+
 void wn_cpu_product_amx(const struct wn_exec *exec, const struct wn_cpu_amx_product *x) {
-  const struct amx_plan p = amx_divide(exec->threads, x);
-  const size_t room = amx_room_of(x->N, x->K, x->c_bf16).bytes;
-  const int64_t tasks = p.row_tasks * p.column_tasks;
-#pragma omp parallel num_threads(tasks < exec->threads ? (int)tasks : exec->threads)
-  {
-    amx_begin();
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t t = 0; t < tasks; t++) amx_task(x, &p, t, (char *)exec->scratch + (size_t)omp_get_thread_num() * room);
-    wn_cpu_amx_end();
-  }
+  const struct amx_call c = {x, amx_divide(exec->threads, x), exec->scratch, amx_room_of(x->N, x->K, x->c_bf16).bytes};
+  const int64_t tasks = c.plan.row_tasks * c.plan.column_tasks;
+  wn_parallel(tasks < exec->threads ? (int)tasks : exec->threads, amx_tasks, &c);
 }

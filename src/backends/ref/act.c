@@ -34,11 +34,10 @@ static double act_gradient(enum wn_act_kind kind, double v, double d) {
   return v > 0 ? (kind == WN_ACT_RELU2 ? 2 * v * d : d) : 0.0;
 }
 
-wn_status wn_ref_act_forward(const struct wn_exec *exec, const struct wn_act *a) {
+static void act_forward_rows(const struct wn_exec *exec, const struct wn_act *a, int64_t from, int64_t to) {
   const wn_dtype t = wn_array_type(a->type, exec->dtype); /* type of x [M,2F] or [M,F] and of y [M,F] */
   const int64_t F = a->F;
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
-  for (int64_t m = 0; m < a->M; m++) {
+  for (int64_t m = from; m < to; m++) {
     for (int64_t f = 0; f < F; f++) {
       if (wn_act_has_gate(a->kind)) {
         const double g = wn_number(a->x, m * 2 * F + f, t), u = wn_number(a->x, m * 2 * F + F + f, t);
@@ -48,14 +47,13 @@ wn_status wn_ref_act_forward(const struct wn_exec *exec, const struct wn_act *a)
       }
     }
   }
-  return WN_OK;
 }
+WN_ROWS(wn_ref_act_forward, struct wn_act, exec->threads, a->M, 1, act_forward_rows(exec, a, from, to))
 
-wn_status wn_ref_act_backward(const struct wn_exec *exec, const struct wn_act *a) {
+static void act_backward_rows(const struct wn_exec *exec, const struct wn_act *a, int64_t from, int64_t to) {
   const wn_dtype t = wn_array_type(a->type, exec->dtype); /* type of x, of dy [M,F], and of dx, which may alias x */
   const int64_t F = a->F;
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
-  for (int64_t m = 0; m < a->M; m++) {
+  for (int64_t m = from; m < to; m++) {
     for (int64_t f = 0; f < F; f++) {
       const double d = wn_number(a->dy, m * F + f, t);
       if (wn_act_has_gate(a->kind)) {
@@ -69,5 +67,5 @@ wn_status wn_ref_act_backward(const struct wn_exec *exec, const struct wn_act *a
       }
     }
   }
-  return WN_OK;
 }
+WN_ROWS(wn_ref_act_backward, struct wn_act, exec->threads, a->M, 1, act_backward_rows(exec, a, from, to))

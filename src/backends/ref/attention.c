@@ -44,7 +44,7 @@ static void NAME(show_row)(const struct wn_attention *a, int64_t b, int64_t h, i
                                                          .columns = position + 1,
                                                          .stride = position + 1,
                                                          .w = w,
-                                                         .thread = omp_get_thread_num()});
+                                                         .thread = wn_hand()});
 }
 
 /* One head of one sequence. row, carry: [Tk]; acc: [D]; weight: [row_doubles]; sums: [Tk] or NULL. */
@@ -100,19 +100,29 @@ static void NAME(forward_head)(const struct wn_attention *a, int64_t b, int64_t 
   }
 }
 
-static wn_status NAME(attention_forward)(const struct wn_exec *exec, const struct wn_attention *a) {
-  const int team = workers(exec, a->B * a->H);
-  const size_t each = forward_doubles(a);
+/* Behind the hands' scratch: [B,G,Tk], f_out; then [B,H,Tk], sums, or NULL. */
+static double *NAME(forward_last)(const struct wn_exec *exec, const struct wn_attention *a, double **sums) {
+  double *last = (double *)exec->scratch + (size_t)workers(exec, a->B * a->H) * forward_doubles(a);
+  *sums = a->slots.sums ? last + a->B * wn_selection_groups(a) * a->Tk : NULL;
+  return last;
+}
+
+static void NAME(forward_task)(void *call, int64_t task) {
+  const struct wn_exec *exec = ((const struct wn_call *)call)->exec;
+  const struct wn_attention *a = ((const struct wn_call *)call)->a;
   const int64_t G = wn_selection_groups(a);
-  double *scratch = exec->scratch, *last = scratch + (size_t)team * each; /* last: [B,G,Tk], f_out */
-  double *sums = a->slots.sums ? last + a->B * G * a->Tk : NULL;          /* [B,H,Tk] */
-#pragma omp parallel for num_threads(team) schedule(static)
-  for (int64_t task = 0; task < a->B * a->H; task++) {
-    const int64_t b = task / a->H, h = task % a->H;
-    double *row = scratch + (size_t)omp_get_thread_num() * each, *carry = row + a->Tk, *acc = carry + a->Tk;
-    NAME(forward_head)(a, b, h, row, carry, acc, acc + a->D, sums ? sums + task * a->Tk : NULL);
-    if (h % (a->H / G) == 0) memcpy(last + (b * G + h / (a->H / G)) * a->Tk, carry, (size_t)a->Tk * sizeof *last);
-  }
+  double *sums, *last = NAME(forward_last)(exec, a, &sums);
+  double *row = (double *)exec->scratch + (size_t)wn_hand() * forward_doubles(a), *carry = row + a->Tk;
+  double *acc = carry + a->Tk;
+  const int64_t b = task / a->H, h = task % a->H;
+  NAME(forward_head)(a, b, h, row, carry, acc, acc + a->D, sums ? sums + task * a->Tk : NULL);
+  if (h % (a->H / G) == 0) memcpy(last + (b * G + h / (a->H / G)) * a->Tk, carry, (size_t)a->Tk * sizeof *last);
+}
+
+static wn_status NAME(attention_forward)(const struct wn_exec *exec, const struct wn_attention *a) {
+  const int64_t G = wn_selection_groups(a);
+  double *sums, *last = NAME(forward_last)(exec, a, &sums);
+  wn_parallel_for(exec->threads, a->B * a->H, NAME(forward_task), &(struct wn_call){exec, a});
   /* after all heads have read f_in, which f_out may alias */
   if (a->sel.on && a->sel.f_out)
     for (int64_t n = 0; n < a->B * G; n++)

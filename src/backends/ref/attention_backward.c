@@ -412,20 +412,23 @@ static struct NAME(sums) NAME(shared_at)(const struct wn_attention *a, double *a
                              .dstrength = at + P + 2 * S + (2 + distances_of(a)) * a->H};
 }
 
+static void NAME(backward_task)(void *call, int64_t b) {
+  const struct wn_attention *a = ((const struct wn_call *)call)->a;
+  const size_t each = wn_ref_attention_backward_doubles(a);
+  double *mine = (double *)((const struct wn_call *)call)->exec->scratch + (size_t)wn_hand() * each;
+  const struct NAME(sums) sums = NAME(shared_at)(a, mine);
+  if (a->sel.on && a->open)
+    NAME(backward_open_selection)(a, b, mine + shared_doubles(a), &sums);
+  else
+    NAME(backward_sequence)(a, b, mine + shared_doubles(a), &sums);
+}
+
 static wn_status NAME(attention_backward)(const struct wn_exec *exec, const struct wn_attention *a) {
   const int team = workers(exec, a->B);
   const size_t each = wn_ref_attention_backward_doubles(a), shared = shared_doubles(a);
   double *scratch = exec->scratch;
   for (int t = 0; t < team; t++) memset(scratch + (size_t)t * each, 0, shared * sizeof *scratch);
-#pragma omp parallel for num_threads(team) schedule(static)
-  for (int64_t b = 0; b < a->B; b++) {
-    double *mine = scratch + (size_t)omp_get_thread_num() * each;
-    const struct NAME(sums) sums = NAME(shared_at)(a, mine);
-    if (a->sel.on && a->open)
-      NAME(backward_open_selection)(a, b, mine + shared, &sums);
-    else
-      NAME(backward_sequence)(a, b, mine + shared, &sums);
-  }
+  wn_parallel_for(exec->threads, a->B, NAME(backward_task), &(struct wn_call){exec, a});
   for (int t = 1; t < team; t++)
     for (size_t i = 0; i < shared; i++) scratch[i] += scratch[(size_t)t * each + i];
   const struct NAME(sums) sums = NAME(shared_at)(a, scratch);

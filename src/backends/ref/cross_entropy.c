@@ -3,14 +3,13 @@
 #include "backends/ref/ref.h"
 #define REAL_FILE "backends/ref/cross_entropy.c"
 #include "backends/ref/twice.h"
-WN_REF_SLOT(cross_entropy_forward, struct wn_cross_entropy)
+WN_REF_ROWS(cross_entropy_forward, struct wn_cross_entropy, a->M, 1)
 #else
 
-static wn_status NAME(cross_entropy_forward)(const struct wn_exec *exec, const struct wn_cross_entropy *a) {
+static void NAME(cross_entropy_forward)(const struct wn_cross_entropy *a, int64_t from, int64_t to) {
   const REAL *logits = a->logits; /* [M,V] */
   REAL *dlogits = a->dlogits;     /* [M,V], may be logits */
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
-  for (int64_t m = 0; m < a->M; m++) {
+  for (int64_t m = from; m < to; m++) {
     const REAL *row = logits + m * a->ld;
     REAL *drow = dlogits ? dlogits + m * a->ld : NULL;
     const int32_t target = a->targets[m];
@@ -34,6 +33,5 @@ static wn_status NAME(cross_entropy_forward)(const struct wn_exec *exec, const s
         drow[v] = (REAL)((exp(x - top) / sum - (v == target ? 1.0 : 0.0)) * a->scale * through);
       }
   }
-  return WN_OK;
 }
 #endif

@@ -3,32 +3,26 @@
 #include "backends/ref/ref.h"
 #define REAL_FILE "backends/ref/elementwise.c"
 #include "backends/ref/twice.h"
-WN_REF_SLOT(add_forward, struct wn_add)
-WN_REF_SLOT(softcap_forward, struct wn_softcap)
-WN_REF_SLOT(scale_forward, struct wn_scale)
+WN_REF_ROWS(add_forward, struct wn_add, a->n, 1)
+WN_REF_ROWS(softcap_forward, struct wn_softcap, a->n, 1)
+WN_REF_ROWS(scale_forward, struct wn_scale, a->n, 1)
 WN_REF_SLOT(sumsq_forward, struct wn_sumsq)
 #else
 
-static wn_status NAME(add_forward)(const struct wn_exec *exec, const struct wn_add *a) {
+static void NAME(add_forward)(const struct wn_add *a, int64_t from, int64_t to) {
   const REAL *x = a->x, *z = a->z; /* [n] */
   REAL *y = a->y;                  /* [n] */
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
-  for (int64_t i = 0; i < a->n; i++) y[i] = x[i] + z[i];
-  return WN_OK;
+  for (int64_t i = from; i < to; i++) y[i] = x[i] + z[i];
 }
 
-static wn_status NAME(softcap_forward)(const struct wn_exec *exec, const struct wn_softcap *a) {
+static void NAME(softcap_forward)(const struct wn_softcap *a, int64_t from, int64_t to) {
   REAL *x = a->x; /* [n] */
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
-  for (int64_t i = 0; i < a->n; i++) x[i] = (REAL)(a->cap * tanh((double)x[i] / a->cap));
-  return WN_OK;
+  for (int64_t i = from; i < to; i++) x[i] = (REAL)(a->cap * tanh((double)x[i] / a->cap));
 }
 
-static wn_status NAME(scale_forward)(const struct wn_exec *exec, const struct wn_scale *a) {
+static void NAME(scale_forward)(const struct wn_scale *a, int64_t from, int64_t to) {
   REAL *x = a->x; /* [n] */
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
-  for (int64_t i = 0; i < a->n; i++) x[i] = (REAL)(a->factor * (double)x[i]);
-  return WN_OK;
+  for (int64_t i = from; i < to; i++) x[i] = (REAL)(a->factor * (double)x[i]);
 }
 
 static wn_status NAME(sumsq_forward)(const struct wn_exec *exec, const struct wn_sumsq *a) {

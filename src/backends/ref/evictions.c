@@ -2,7 +2,7 @@
  * thread for each. */
 #include "ops/evictions.h"
 
-#include <omp.h>
+#include <stdatomic.h>
 
 #include "backends/ref/ref.h"
 #include "backends/ref/walk.h"
@@ -71,32 +71,33 @@ static wn_status evictions_piece(const struct wn_exec *exec, struct wn_walk *w, 
   return WN_OK;
 }
 
-wn_status wn_ref_evictions_forward(const struct wn_exec *exec, const struct wn_evictions *op) {
+struct evictions_run {
+  const struct wn_exec *exec;
+  const struct wn_evictions *op;
+  struct wn_arrays counted;
+  atomic_int status;
+};
+static void evictions_task(void *args, int64_t n) {
+  struct evictions_run *run = args;
+  const struct wn_evictions *op = run->op;
   const struct wn_attention *a = op->a;
-  const int64_t P = wn_slot_groups(a), tasks = a->B * op->groups;
-  const struct wn_arrays counted = evictions_count(exec, op);
-  wn_status status = WN_OK;
-  WN_TRY(wn_arrays_check(exec->ctx, &counted, "evictions of %lld keys", (long long)a->Tk));
-#pragma omp parallel num_threads(tasks < exec->threads ? (int)tasks : exec->threads)
-  {
-    struct wn_exec one = *exec;
-    struct wn_arrays mine = wn_arrays_copy(&counted, exec->scratch, omp_get_thread_num());
-    struct wn_walk w;
-    wn_walk_lay(exec, op, &mine, &w);
-    one.threads = 1;
-    one.scratch = NULL, one.scratch_bytes = 0;
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t n = 0; n < tasks; n++) {
-      const int64_t b = n / op->groups, group = op->group0 + n % op->groups;
-      int32_t *evicted_at = op->evicted_at + (b * P + group) * wn_slot_stride(a);
-      for (int64_t j = 0; j < a->Tk; j++) evicted_at[j] = WN_EVICTED_NEVER;
-      const wn_status here = op->piece ? evictions_piece(&one, &w, b, group, evicted_at)
-                                       : evictions_sequence(&one, &w, b, group, evicted_at);
-      if (here != WN_OK) {
-#pragma omp critical
-        status = here;
-      }
-    }
-  }
-  return status;
+  struct wn_exec one = *run->exec;
+  struct wn_arrays mine = wn_arrays_copy(&run->counted, run->exec->scratch, wn_hand());
+  struct wn_walk w;
+  wn_walk_lay(run->exec, op, &mine, &w);
+  one.threads = 1;
+  one.scratch = NULL, one.scratch_bytes = 0;
+  const int64_t b = n / op->groups, group = op->group0 + n % op->groups;
+  int32_t *evicted_at = op->evicted_at + (b * wn_slot_groups(a) + group) * wn_slot_stride(a);
+  for (int64_t j = 0; j < a->Tk; j++) evicted_at[j] = WN_EVICTED_NEVER;
+  const wn_status here =
+      op->piece ? evictions_piece(&one, &w, b, group, evicted_at) : evictions_sequence(&one, &w, b, group, evicted_at);
+  if (here != WN_OK) run->status = (int)here;
+}
+
+wn_status wn_ref_evictions_forward(const struct wn_exec *exec, const struct wn_evictions *op) {
+  struct evictions_run run = {.exec = exec, .op = op, .counted = evictions_count(exec, op), .status = WN_OK};
+  WN_TRY(wn_arrays_check(exec->ctx, &run.counted, "evictions of %lld keys", (long long)op->a->Tk));
+  wn_parallel_tasks(exec->threads, op->a->B * op->groups, evictions_task, &run);
+  return (wn_status)run.status;
 }

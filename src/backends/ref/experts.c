@@ -28,14 +28,15 @@ static void experts_weights(const void *dense, wn_dtype dtype, const struct wn_p
   for (int64_t k = 0; k < count; k++) out[k] = (double)w[k];
 }
 
-#include "backends/ref/twice.h"
-WN_REF_SLOT(experts_forward, struct wn_experts)
-WN_REF_SLOT(experts_backward, struct wn_experts)
-
 /* Scratch per thread: a row of hidden values, and one of the model's width. */
 static size_t experts_doubles(const struct wn_experts *a) {
   return (size_t)((a->F > a->S ? a->F : a->S) + a->C);
 }
+
+#include "backends/ref/twice.h"
+WN_REF_SLOT(experts_forward, struct wn_experts)
+WN_REF_SLOT(experts_backward, struct wn_experts)
+
 size_t wn_ref_experts_scratch(const struct wn_exec *exec, const struct wn_experts *a, bool backward) {
   (void)backward;
   const size_t router = (size_t)(a->M * (a->top + a->E)); /* gradients of weights and of logits */
@@ -65,31 +66,34 @@ void wn_experts_route_back(const struct wn_exec *exec, const struct wn_experts *
 
 #else
 
+static void NAME(experts_route_row)(void *args, int64_t m) {
+  const struct wn_experts *a = args;
+  REAL *weight = a->weight; /* [M,top] */
+  REAL *p = (REAL *)a->prob + m * a->E;
+  double most = -INFINITY, sum = 0, taken = 0;
+  for (int64_t e = 0; e < a->E; e++) most = fmax(most, (double)p[e]);
+  for (int64_t e = 0; e < a->E; e++) sum += exp((double)p[e] - most);
+  for (int64_t e = 0; e < a->E; e++) p[e] = (REAL)(exp((double)p[e] - most) / sum);
+  for (int64_t k = 0; k < a->top; k++) {
+    int64_t best = -1;
+    for (int64_t e = 0; e < a->E; e++) {
+      bool free = true;
+      for (int64_t j = 0; j < k; j++) free = free && a->chosen[m * a->top + j] != e;
+      if (free && (best < 0 || p[e] > p[best])) best = e;
+    }
+    a->chosen[m * a->top + k] = (int32_t)best;
+    taken += (double)p[best];
+  }
+  for (int64_t k = 0; k < a->top; k++) {
+    const double w = (double)p[a->chosen[m * a->top + k]];
+    weight[m * a->top + k] = (REAL)(a->normalize ? w / taken : w);
+  }
+}
+
 /* Replaces the logits in prob by probabilities, chooses experts and their weights, and computes the balance. */
 static void NAME(experts_route)(const struct wn_exec *exec, const struct wn_experts *a) {
-  REAL *prob = a->prob, *weight = a->weight; /* [M,E], [M,top] */
-#pragma omp parallel for num_threads(a->M * a->E < 4096 ? 1 : exec->threads) schedule(static)
-  for (int64_t m = 0; m < a->M; m++) {
-    REAL *p = prob + m * a->E;
-    double most = -INFINITY, sum = 0, taken = 0;
-    for (int64_t e = 0; e < a->E; e++) most = fmax(most, (double)p[e]);
-    for (int64_t e = 0; e < a->E; e++) sum += exp((double)p[e] - most);
-    for (int64_t e = 0; e < a->E; e++) p[e] = (REAL)(exp((double)p[e] - most) / sum);
-    for (int64_t k = 0; k < a->top; k++) {
-      int64_t best = -1;
-      for (int64_t e = 0; e < a->E; e++) {
-        bool free = true;
-        for (int64_t j = 0; j < k; j++) free = free && a->chosen[m * a->top + j] != e;
-        if (free && (best < 0 || p[e] > p[best])) best = e;
-      }
-      a->chosen[m * a->top + k] = (int32_t)best;
-      taken += (double)p[best];
-    }
-    for (int64_t k = 0; k < a->top; k++) {
-      const double w = (double)p[a->chosen[m * a->top + k]];
-      weight[m * a->top + k] = (REAL)(a->normalize ? w / taken : w);
-    }
-  }
+  const REAL *prob = a->prob; /* [M,E] */
+  wn_parallel_for(a->M * a->E < 4096 ? 1 : exec->threads, a->M, NAME(experts_route_row), a);
   if (!a->balance) return;
   double total = 0, rows = 0;
   for (int64_t m = 0; m < a->M; m++) rows += wn_experts_counts(a, m);
@@ -105,11 +109,31 @@ static void NAME(experts_route)(const struct wn_exec *exec, const struct wn_expe
   *a->balance = (double)a->E * total;
 }
 
-/* dw [M,top]: gradients of the weights; dlogits [M,E]. */
+/* dw [M,top]: gradients of the weights; out [M,E]: of the logits. */
+struct NAME(route_back) {
+  const struct wn_experts *a;
+  const double *dw;
+  REAL *out;
+};
+static void NAME(experts_route_back_row)(void *args, int64_t m) {
+  const struct NAME(route_back) *x = args;
+  const struct wn_experts *a = x->a;
+  const REAL *p = (const REAL *)a->prob + m * a->E, *w = (const REAL *)a->weight + m * a->top;
+  const int32_t *chosen = a->chosen + m * a->top;
+  REAL *d = x->out + m * a->E;
+  double taken = 0, mean = 0, all = 0;
+  for (int64_t k = 0; k < a->top; k++) taken += (double)p[chosen[k]], mean += (double)w[k] * x->dw[m * a->top + k];
+  for (int64_t k = 0; k < a->top; k++) {
+    const double of_k = x->dw[m * a->top + k];
+    d[chosen[k]] = (REAL)((double)d[chosen[k]] + (a->normalize ? (of_k - mean) / taken : of_k));
+  }
+  for (int64_t e = 0; e < a->E; e++) all += (double)p[e] * (double)d[e];
+  for (int64_t e = 0; e < a->E; e++) d[e] = (REAL)((double)p[e] * ((double)d[e] - all));
+}
+
 static void NAME(experts_route_back)(const struct wn_exec *exec, const struct wn_experts *a, const double *dw,
                                      void *dlogits) {
-  const REAL *prob = a->prob, *weight = a->weight; /* [M,E], [M,top] */
-  REAL *out = dlogits;                             /* [M,E] */
+  REAL *out = dlogits; /* [M,E] */
   double rows = 0;
   for (int64_t m = 0; m < a->M; m++) rows += wn_experts_counts(a, m);
   for (int64_t e = 0; e < a->E; e++) { /* the balance's gradient by p_e, kept in dlogits */
@@ -119,20 +143,8 @@ static void NAME(experts_route_back)(const struct wn_exec *exec, const struct wn
     const double each = rows > 0 ? a->balance_scale * (double)a->E * share / (rows * rows) : 0;
     for (int64_t m = 0; m < a->M; m++) out[m * a->E + e] = (REAL)(wn_experts_counts(a, m) ? each : 0);
   }
-#pragma omp parallel for num_threads(a->M * a->E < 4096 ? 1 : exec->threads) schedule(static)
-  for (int64_t m = 0; m < a->M; m++) {
-    const REAL *p = prob + m * a->E, *w = weight + m * a->top;
-    const int32_t *chosen = a->chosen + m * a->top;
-    REAL *d = out + m * a->E;
-    double taken = 0, mean = 0, all = 0;
-    for (int64_t k = 0; k < a->top; k++) taken += (double)p[chosen[k]], mean += (double)w[k] * dw[m * a->top + k];
-    for (int64_t k = 0; k < a->top; k++) {
-      const double of_k = dw[m * a->top + k];
-      d[chosen[k]] = (REAL)((double)d[chosen[k]] + (a->normalize ? (of_k - mean) / taken : of_k));
-    }
-    for (int64_t e = 0; e < a->E; e++) all += (double)p[e] * (double)d[e];
-    for (int64_t e = 0; e < a->E; e++) d[e] = (REAL)((double)p[e] * ((double)d[e] - all));
-  }
+  wn_parallel_for(a->M * a->E < 4096 ? 1 : exec->threads, a->M, NAME(experts_route_back_row),
+                  &(struct NAME(route_back)){a, dw, out});
 }
 
 static double NAME(experts_dot)(const void *dense, const struct wn_packed *p, int64_t K, int64_t n, const REAL *x) {
@@ -178,38 +190,39 @@ static void NAME(expert_forward)(const struct wn_expert *e, int64_t C, int64_t F
   }
 }
 
-static wn_status NAME(experts_forward)(const struct wn_exec *exec, const struct wn_experts *a) {
-  const REAL *x = a->x;                                              /* [M,C] */
-  REAL *y = a->y, *prob = a->prob, *in = a->in, *weight = a->weight; /* [M,C], [M,E], [M*top,2F], [M,top] */
+static void NAME(experts_logits_row)(void *args, int64_t m) {
+  const struct wn_experts *a = args;
+  for (int64_t e = 0; e < a->E; e++)
+    ((REAL *)a->prob)[m * a->E + e] = (REAL)NAME(experts_dot)(a->router, NULL, a->C, e, (const REAL *)a->x + m * a->C);
+}
+
+static void NAME(experts_row)(void *call, int64_t m) {
+  const struct wn_experts *a = ((const struct wn_call *)call)->a;
+  REAL *y = a->y, *in = a->in, *weight = a->weight; /* [M,C], [M*top,2F], [M,top] */
   REAL *shared_in = a->shared_in, *factor = a->shared_factor, *shared_out = a->shared_out; /* [M,2S], [M], [M,C] */
-  const int64_t most = a->F > a->S ? a->F : a->S;
-  double *scratch = exec->scratch;
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
-  for (int64_t m = 0; m < a->M; m++)
-    for (int64_t e = 0; e < a->E; e++)
-      prob[m * a->E + e] = (REAL)NAME(experts_dot)(a->router, NULL, a->C, e, x + m * a->C);
-  wn_experts_route(exec, a, NULL);
-#pragma omp parallel for num_threads(exec->threads) schedule(static, 1)
-  for (int t = 0; t < exec->threads; t++) {
-    double *h = scratch + (int64_t)t * (most + a->C), *sum = h + most;
-    for (int64_t m = a->M * t / exec->threads; m < a->M * (t + 1) / exec->threads; m++) {
-      const REAL *row = x + m * a->C;
-      for (int64_t c = 0; c < a->C; c++) sum[c] = 0;
-      if (a->S > 0) {
-        NAME(expert_forward)(&a->shared, a->C, a->S, row, 1, shared_in + m * 2 * a->S, h, sum);
-        const double z = a->shared_gate ? NAME(experts_dot)(a->shared_gate, NULL, a->C, 0, row) : 0;
-        const double v = a->shared_gate ? 1 / (1 + exp(-z)) : 1;
-        factor[m] = (REAL)v;
-        for (int64_t c = 0; c < a->C; c++) shared_out[m * a->C + c] = (REAL)sum[c], sum[c] *= v;
-      }
-      for (int64_t k = 0; k < a->top; k++) {
-        const int64_t i = m * a->top + k;
-        NAME(expert_forward)
-        (&a->expert[a->chosen[i]], a->C, a->F, row, (double)weight[i], in + a->place[i] * 2 * a->F, h, sum);
-      }
-      for (int64_t c = 0; c < a->C; c++) y[m * a->C + c] = (REAL)sum[c];
-    }
+  double *h = (double *)((const struct wn_call *)call)->exec->scratch + (size_t)wn_hand() * experts_doubles(a);
+  double *sum = h + (a->F > a->S ? a->F : a->S);
+  const REAL *row = (const REAL *)a->x + m * a->C;
+  for (int64_t c = 0; c < a->C; c++) sum[c] = 0;
+  if (a->S > 0) {
+    NAME(expert_forward)(&a->shared, a->C, a->S, row, 1, shared_in + m * 2 * a->S, h, sum);
+    const double z = a->shared_gate ? NAME(experts_dot)(a->shared_gate, NULL, a->C, 0, row) : 0;
+    const double v = a->shared_gate ? 1 / (1 + exp(-z)) : 1;
+    factor[m] = (REAL)v;
+    for (int64_t c = 0; c < a->C; c++) shared_out[m * a->C + c] = (REAL)sum[c], sum[c] *= v;
   }
+  for (int64_t k = 0; k < a->top; k++) {
+    const int64_t i = m * a->top + k;
+    NAME(expert_forward)
+    (&a->expert[a->chosen[i]], a->C, a->F, row, (double)weight[i], in + a->place[i] * 2 * a->F, h, sum);
+  }
+  for (int64_t c = 0; c < a->C; c++) y[m * a->C + c] = (REAL)sum[c];
+}
+
+static wn_status NAME(experts_forward)(const struct wn_exec *exec, const struct wn_experts *a) {
+  wn_parallel_for(exec->threads, a->M, NAME(experts_logits_row), a);
+  wn_experts_route(exec, a, NULL);
+  wn_parallel_for(exec->threads, a->M, NAME(experts_row), &(struct wn_call){exec, a});
   return WN_OK;
 }
 

@@ -5,12 +5,12 @@
 #include "tensor/bf16.h"
 #define REAL_FILE "backends/ref/mix.c"
 #include "backends/ref/twice.h"
-WN_REF_SLOT(mix_forward, struct wn_mix)
+WN_REF_ROWS(mix_forward, struct wn_mix, a->n, 4096)
 WN_REF_SLOT(clamp_forward, struct wn_clamp)
 WN_REF_SLOT(sigmoid_forward, struct wn_sigmoid)
 WN_REF_SLOT(sigmoid_backward, struct wn_sigmoid)
-WN_REF_SLOT(silu_forward, struct wn_silu)
-WN_REF_SLOT(silu_backward, struct wn_silu)
+WN_REF_ROWS(silu_forward, struct wn_silu, a->n, 4096)
+WN_REF_ROWS(silu_backward, struct wn_silu, a->n, 4096)
 
 wn_status wn_ref_convert_forward(const struct wn_exec *exec, const struct wn_convert *a) {
   const int threads = exec->threads;
@@ -22,13 +22,11 @@ wn_status wn_ref_convert_forward(const struct wn_exec *exec, const struct wn_con
 }
 #else
 
-static wn_status NAME(mix_forward)(const struct wn_exec *exec, const struct wn_mix *a) {
+static void NAME(mix_forward)(const struct wn_mix *a, int64_t from, int64_t to) {
   const REAL *x = a->x; /* [n] */
   REAL *y = a->y;       /* [n] */
   const double f = a->sumsq ? a->f / (sqrt(*a->sumsq) + 1e-7) : a->f, h = a->h;
-#pragma omp parallel for num_threads(exec->threads) schedule(static) if (a->n > 4096)
-  for (int64_t i = 0; i < a->n; i++) y[i] = (REAL)(h != 0 ? f * (double)x[i] + h * (double)y[i] : f * (double)x[i]);
-  return WN_OK;
+  for (int64_t i = from; i < to; i++) y[i] = (REAL)(h != 0 ? f * (double)x[i] + h * (double)y[i] : f * (double)x[i]);
 }
 
 static wn_status NAME(clamp_forward)(const struct wn_exec *exec, const struct wn_clamp *a) {
@@ -78,22 +76,18 @@ static wn_status NAME(sigmoid_backward)(const struct wn_exec *exec, const struct
   return WN_OK;
 }
 
-static wn_status NAME(silu_forward)(const struct wn_exec *exec, const struct wn_silu *a) {
+static void NAME(silu_forward)(const struct wn_silu *a, int64_t from, int64_t to) {
   const REAL *x = a->x; /* [n] */
   REAL *y = a->y;       /* [n] */
-#pragma omp parallel for num_threads(exec->threads) schedule(static) if (a->n > 4096)
-  for (int64_t i = 0; i < a->n; i++) y[i] = (REAL)((double)x[i] / (1 + exp(-(double)x[i])));
-  return WN_OK;
+  for (int64_t i = from; i < to; i++) y[i] = (REAL)((double)x[i] / (1 + exp(-(double)x[i])));
 }
 
-static wn_status NAME(silu_backward)(const struct wn_exec *exec, const struct wn_silu *a) {
+static void NAME(silu_backward)(const struct wn_silu *a, int64_t from, int64_t to) {
   const REAL *x = a->x, *dy = a->dy; /* [n] */
   REAL *dx = a->dx;                  /* [n] */
-#pragma omp parallel for num_threads(exec->threads) schedule(static) if (a->n > 4096)
-  for (int64_t i = 0; i < a->n; i++) {
+  for (int64_t i = from; i < to; i++) {
     const double s = 1 / (1 + exp(-(double)x[i]));
     dx[i] = (REAL)((double)dy[i] * s * (1 + (double)x[i] * (1 - s)));
   }
-  return WN_OK;
 }
 #endif

@@ -3,16 +3,15 @@
 #include "backends/ref/ref.h"
 #define REAL_FILE "backends/ref/optim.c"
 #include "backends/ref/twice.h"
-WN_REF_SLOT(adamw_forward, struct wn_adamw)
-WN_REF_SLOT(adagrad_forward, struct wn_adagrad)
+WN_REF_ROWS(adamw_forward, struct wn_adamw, a->n, 1)
+WN_REF_ROWS(adagrad_forward, struct wn_adagrad, a->n, 1)
 #else
 
-static wn_status NAME(adamw_forward)(const struct wn_exec *exec, const struct wn_adamw *a) {
+static void NAME(adamw_forward)(const struct wn_adamw *a, int64_t from, int64_t to) {
   REAL *p = a->p, *m = a->m, *v = a->v; /* [n] */
   const REAL *g = a->g;                 /* [n] */
   const double c1 = 1.0 - pow(a->beta1, (double)a->step), c2 = 1.0 - pow(a->beta2, (double)a->step);
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
-  for (int64_t i = 0; i < a->n; i++) {
+  for (int64_t i = from; i < to; i++) {
     const double d = (double)g[i] * a->grad_scale;
     const double m1 = a->beta1 * (double)m[i] + (1.0 - a->beta1) * d;
     const double v1 = a->beta2 * (double)v[i] + (1.0 - a->beta2) * d * d;
@@ -20,19 +19,16 @@ static wn_status NAME(adamw_forward)(const struct wn_exec *exec, const struct wn
     v[i] = (REAL)v1;
     p[i] = (REAL)((double)p[i] - a->lr * (m1 / c1 / (sqrt(v1 / c2) + a->eps) + a->weight_decay * (double)p[i]));
   }
-  return WN_OK;
 }
 
-static wn_status NAME(adagrad_forward)(const struct wn_exec *exec, const struct wn_adagrad *a) {
+static void NAME(adagrad_forward)(const struct wn_adagrad *a, int64_t from, int64_t to) {
   REAL *p = a->p, *v = a->v; /* [n] */
   const REAL *g = a->g;      /* [n] */
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
-  for (int64_t i = 0; i < a->n; i++) {
+  for (int64_t i = from; i < to; i++) {
     const double d = (double)g[i] * a->grad_scale;
     const double v1 = (double)v[i] + d * d;
     v[i] = (REAL)v1;
     p[i] = (REAL)((double)p[i] - a->lr * (d / (sqrt(v1) + a->eps) + a->weight_decay * (double)p[i]));
   }
-  return WN_OK;
 }
 #endif

@@ -7,10 +7,11 @@
  *     #define REAL_FILE "backends/ref/foo.c"
  *     #include "backends/ref/twice.h"       includes foo.c again, with REAL float and NAME(f) f_f32, then double
  *     WN_REF_SLOT(foo_forward, struct wn_foo)
+ *     WN_REF_ROWS(foo_backward, struct wn_foo, a->n, 1)
  *     #else
  *     static wn_status NAME(foo_forward)(const struct wn_exec *exec, const struct wn_foo *a) { ... }
- *     #endif
- * Operations whose arrays may have several types use wn_number and wn_number_set instead. */
+ *     static void NAME(foo_backward)(const struct wn_foo *a, int64_t from, int64_t to) { ... }      rows of n, by
+ * threads #endif Operations whose arrays may have several types use wn_number and wn_number_set instead. */
 #ifndef WN_BACKENDS_REF_REF_H
 #define WN_BACKENDS_REF_REF_H
 
@@ -33,6 +34,9 @@
   wn_status wn_ref_##name(const struct wn_exec *exec, const args *a) {                                                 \
     return exec->dtype == WN_F64 ? name##_f64(exec, a) : name##_f32(exec, a);                                          \
   }
+#define WN_REF_ROWS(name, args, n, block)                                                                              \
+  WN_ROWS(wn_ref_##name, args, exec->threads, n, block,                                                                \
+          exec->dtype == WN_F64 ? name##_f64(a, from, to) : name##_f32(a, from, to))
 
 #define WN_REF_DECLARE(name, args, has_backward)                                                                       \
   wn_status wn_ref_##name##_forward(const struct wn_exec *, const args *);                                             \

@@ -3,12 +3,11 @@
  * no table is given. */
 #include "backends/ref/ref.h"
 
-static void rope_turn(const struct wn_exec *exec, const struct wn_rope *a, double sign) {
+static void rope_turn(const struct wn_exec *exec, const struct wn_rope *a, double sign, int64_t from, int64_t to) {
   const wn_dtype t = wn_array_type(a->type, exec->dtype); /* of x [rows, heads*D] */
   const int64_t R = a->R ? a->R : a->D, half = R / 2;
   const int64_t step = a->adjacent ? 2 : 1, other = a->adjacent ? 1 : half; /* from pair to pair; within a pair */
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
-  for (int64_t r = 0; r < a->rows; r++) {
+  for (int64_t r = from; r < to; r++) {
     for (int64_t i = 0; i < half; i++) {
       double c, s;
       if (a->cos_sin) {
@@ -29,13 +28,5 @@ static void rope_turn(const struct wn_exec *exec, const struct wn_rope *a, doubl
     }
   }
 }
-
-wn_status wn_ref_rope_forward(const struct wn_exec *exec, const struct wn_rope *a) {
-  rope_turn(exec, a, 1.0);
-  return WN_OK;
-}
-
-wn_status wn_ref_rope_backward(const struct wn_exec *exec, const struct wn_rope *a) {
-  rope_turn(exec, a, -1.0);
-  return WN_OK;
-}
+WN_ROWS(wn_ref_rope_forward, struct wn_rope, exec->threads, a->rows, 1, rope_turn(exec, a, 1.0, from, to))
+WN_ROWS(wn_ref_rope_backward, struct wn_rope, exec->threads, a->rows, 1, rope_turn(exec, a, -1.0, from, to))

@@ -10,27 +10,33 @@
 #include "base/arrays.h"
 #include "kv/once/score.h"
 
-/* Adds |W_o v[j]|_1 of head h to norms [n], as a part of the mean over its group. turned [D,C]: room for its columns of
- * W_o, across; y [threads,C]. */
-static void critical_head(const struct wn_once_view *v, int64_t h, float *turned, float *y, double *norms) {
+/* Adds |W_o v[j]|_1 of head h to norms [n], as a part of the mean over its group. */
+struct critical {
+  const struct wn_once_view *v;
+  int64_t h;
+  float *turned, *y; /* [D,C], the head's columns of W_o, across; [threads,C] */
+  double *norms;
+};
+static void critical_row(void *args, int64_t j) {
+  const struct critical *x = args;
+  const struct wn_once_view *v = x->v;
   const int64_t D = v->D, C = v->C, group = v->H / v->Hkv;
-  const float *values = v->v + h / group * v->n * D;
-  for (int64_t c = 0; c < C; c++)
-    for (int64_t d = 0; d < D; d++) turned[d * C + c] = v->wo[c * v->wo_row + h * D + d];
-#pragma omp parallel for num_threads(v->threads) schedule(static, 1)
-  for (int64_t t = 0; t < v->threads; t++) {
-    float *restrict own = y + t * C;
-    for (int64_t j = v->n * t / v->threads; j < v->n * (t + 1) / v->threads; j++) {
-      double sum = 0;
-      memset(own, 0, (size_t)C * sizeof *own);
-      for (int64_t d = 0; d < D; d++) {
-        const float x = values[j * D + d], *restrict row = turned + d * C;
-        for (int64_t c = 0; c < C; c++) own[c] += x * row[c];
-      }
-      for (int64_t c = 0; c < C; c++) sum += (double)fabsf(own[c]);
-      norms[j] += sum / (double)group;
-    }
+  const float *values = v->v + x->h / group * v->n * D;
+  float *restrict own = x->y + wn_hand() * C;
+  double sum = 0;
+  memset(own, 0, (size_t)C * sizeof *own);
+  for (int64_t d = 0; d < D; d++) {
+    const float value = values[j * D + d], *restrict row = x->turned + d * C;
+    for (int64_t c = 0; c < C; c++) own[c] += value * row[c];
   }
+  for (int64_t c = 0; c < C; c++) sum += (double)fabsf(own[c]);
+  x->norms[j] += sum / (double)group;
+}
+static void critical_head(const struct critical *x) {
+  const struct wn_once_view *v = x->v;
+  for (int64_t c = 0; c < v->C; c++)
+    for (int64_t d = 0; d < v->D; d++) x->turned[d * v->C + c] = v->wo[c * v->wo_row + x->h * v->D + d];
+  wn_parallel_for(v->threads, v->n, critical_row, x);
 }
 
 wn_status wn_once_projected(wn_context *ctx, const struct wn_once_view *view, double *norms) {
@@ -43,7 +49,7 @@ wn_status wn_once_projected(wn_context *ctx, const struct wn_once_view *view, do
                                 WN_ARRAY_FOR(y, "projected values", true, WN_DIMS(view->threads, view->C))};
   WN_TRY(WN_ARRAYS_CREATE(ctx, &arrays, "CriticalKV", of));
   memset(norms, 0, (size_t)(view->Hkv * n) * sizeof *norms);
-  for (int64_t h = 0; h < view->H; h++) critical_head(view, h, turned, y, norms + h / group * n);
+  for (int64_t h = 0; h < view->H; h++) critical_head(&(struct critical){view, h, turned, y, norms + h / group * n});
   wn_arrays_clear(&arrays);
   return WN_OK;
 }

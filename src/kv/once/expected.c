@@ -55,25 +55,31 @@ static void expected_head(const struct wn_once_view *v, int64_t h, int64_t first
   wn_once_softmax(p, v->n - first);
 }
 
-static wn_status expected_score(wn_context *ctx, const struct wn_once_view *v, double *scores) {
+static int64_t expected_pairs(const struct wn_once_view *v) {
+  return v->rope ? (v->rope->R ? v->rope->R : v->D) / 2 : 0;
+}
+
+static void expected_scores(const struct wn_once_head *of) {
+  const struct wn_once_view *v = of->v;
   const int64_t n = v->n, D = v->D, group = v->H / v->Hkv, sinks = v->options->expected.sinks;
-  const int64_t first = sinks < n ? sinks : n, pairs = v->rope ? (v->rope->R ? v->rope->R : D) / 2 : 0;
-  const int64_t each = D + D * D + n;
+  const int64_t first = sinks < n ? sinks : n;
+  double *p = of->room + D + D * D, *out = of->out;
+  for (int64_t j = 0; j < n; j++) out[j] = j < first ? WN_ONCE_SINK : 0;
+  for (int64_t h = of->g * group; h < (of->g + 1) * group; h++) {
+    expected_head(v, h, first, expected_pairs(v), of->more, of->room, p);
+    for (int64_t j = first; j < n; j++) out[j] -= p[j - first] / (double)group;
+  }
+  for (int64_t j = first; j < n && v->options->expected.values; j++)
+    out[j] = (out[j] - v->options->expected.epsilon) * wn_once_value_norm(v, of->g, j);
+}
+
+static wn_status expected_score(wn_context *ctx, const struct wn_once_view *v, double *scores) {
+  const int64_t pairs = expected_pairs(v), each = v->D + v->D * v->D + v->n;
   void *memory;
   WN_TRY(wn_alloc(ctx, "Expected Attention", (size_t)(2 * pairs + v->Hkv * each) * sizeof(double), &memory));
   double *turns = memory;
   if (pairs > 0) expected_turns(v, pairs, turns);
-#pragma omp parallel for num_threads(v->threads) schedule(dynamic, 1)
-  for (int64_t g = 0; g < v->Hkv; g++) {
-    double *room = turns + 2 * pairs + g * each, *p = room + D + D * D, *out = scores + g * n;
-    for (int64_t j = 0; j < n; j++) out[j] = j < first ? WN_ONCE_SINK : 0;
-    for (int64_t h = g * group; h < (g + 1) * group; h++) {
-      expected_head(v, h, first, pairs, turns, room, p);
-      for (int64_t j = first; j < n; j++) out[j] -= p[j - first] / (double)group;
-    }
-    for (int64_t j = first; j < n && v->options->expected.values; j++)
-      out[j] = (out[j] - v->options->expected.epsilon) * wn_once_value_norm(v, g, j);
-  }
+  wn_once_heads(v, expected_scores, turns + 2 * pairs, each, scores, turns);
   wn_free(memory);
   return WN_OK;
 }

@@ -57,9 +57,29 @@ static void kvzip_block(const struct wn_once_view *v, const struct wn_once_repea
   }
 }
 
+struct kvzip {
+  const struct wn_once_repeated *r;
+  struct kvzip_room room; /* the first head's */
+  int64_t all;
+  double *largest;
+};
+static void kvzip_head(const struct wn_once_head *of) {
+  const struct wn_once_view *view = of->v;
+  const struct kvzip *x = of->more;
+  const int64_t g = of->g, group = view->H / view->Hkv, D = view->D;
+  struct kvzip_room room = x->room;
+  room.keys += g * room.ld * D, room.logits += g * KVZIP_ROWS * room.ld, room.row = of->room;
+  for (int64_t c = 0; c < x->all; c++)
+    for (int64_t d = 0; d < D; d++)
+      room.keys[(c / KVZIP_TILE * D + d) * KVZIP_TILE + c % KVZIP_TILE] = kvzip_key(view, x->r, room.sinks, g, c)[d];
+  for (int64_t h = g * group; h < (g + 1) * group; h++)
+    for (int64_t t = 0; t < x->r->rows; t += KVZIP_ROWS)
+      kvzip_block(view, x->r, h, t, &room, x->largest + g * view->n + x->r->first);
+}
+
 wn_status wn_once_repeat(wn_context *ctx, const struct wn_once_view *view, const struct wn_once_repeated *r,
                          double *largest) {
-  const int64_t group = view->H / view->Hkv, D = view->D;
+  const int64_t D = view->D;
   const int64_t sinks = view->options->kvzip.sinks < r->first ? view->options->kvzip.sinks : r->first;
   const int64_t all = r->end - r->first + sinks + r->T, ld = (all + KVZIP_TILE - 1) / KVZIP_TILE * KVZIP_TILE;
   float *keys, *logits;
@@ -71,16 +91,8 @@ wn_status wn_once_repeat(wn_context *ctx, const struct wn_once_view *view, const
       WN_ARRAY_FOR(row, "weights", true, WN_DIMS(view->Hkv, ld)),
   };
   WN_TRY(WN_ARRAYS_CREATE(ctx, &arrays, "KVzip", of));
-#pragma omp parallel for num_threads(view->threads) schedule(dynamic, 1)
-  for (int64_t g = 0; g < view->Hkv; g++) {
-    const struct kvzip_room room = {ld, sinks, keys + g * ld * D, logits + g * KVZIP_ROWS * ld, row + g * ld};
-    for (int64_t c = 0; c < all; c++)
-      for (int64_t d = 0; d < D; d++)
-        room.keys[(c / KVZIP_TILE * D + d) * KVZIP_TILE + c % KVZIP_TILE] = kvzip_key(view, r, sinks, g, c)[d];
-    for (int64_t h = g * group; h < (g + 1) * group; h++)
-      for (int64_t t = 0; t < r->rows; t += KVZIP_ROWS)
-        kvzip_block(view, r, h, t, &room, largest + g * view->n + r->first);
-  }
+  const struct kvzip x = {r, {ld, sinks, keys, logits, row}, all, largest};
+  wn_once_heads(view, kvzip_head, row, ld, NULL, &x);
   wn_arrays_clear(&arrays);
   return WN_OK;
 }

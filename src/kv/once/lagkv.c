@@ -48,26 +48,28 @@ static void lagkv_rank(const double *importance, int64_t L, bool cross, double *
   }
 }
 
-static wn_status lagkv_score(wn_context *ctx, const struct wn_once_view *v, double *scores) {
+static void lagkv_head(const struct wn_once_head *h) {
+  const struct wn_once_view *v = h->v;
   const int64_t n = v->n, D = v->D, L = v->options->lagkv.lag;
   const int64_t sinks = v->options->lagkv.sinks < n ? v->options->lagkv.sinks : n;
   const int64_t parts = n >= sinks + 2 * L ? (n - sinks) / L - 1 : 0; /* that are scored */
-  void *memory;
-  WN_TRY(wn_alloc(ctx, "LagKV", (size_t)(v->Hkv * 2 * (L + D)) * sizeof(double), &memory));
-#pragma omp parallel for num_threads(v->threads) schedule(static)
-  for (int64_t g = 0; g < v->Hkv; g++) {
-    double *key = (double *)memory + g * 2 * (L + D), *value = key + L, *least = value + L, *range = least + D;
-    double *out = scores + g * n;
-    for (int64_t j = 0; j < n; j++)
-      out[j] = j < sinks ? WN_ONCE_SINK : parts > 0 ? WN_ONCE_RECENT : -(double)(j - sinks) / (double)(n - sinks);
-    for (int64_t p = 0; p < parts; p++) {
-      const int64_t first = sinks + p * L;
-      lagkv_part(v->k + (g * n + first) * D, L, D, least, range, key);
-      lagkv_part(v->v + (g * n + first) * D, L, D, least, range, value);
-      for (int64_t j = 0; j < L; j++) key[j] = (key[j] + value[j]) / 2;
-      lagkv_rank(key, L, v->options->lagkv.cross, out + first);
-    }
+  double *key = h->room, *value = key + L, *least = value + L, *range = least + D, *out = h->out;
+  for (int64_t j = 0; j < n; j++)
+    out[j] = j < sinks ? WN_ONCE_SINK : parts > 0 ? WN_ONCE_RECENT : -(double)(j - sinks) / (double)(n - sinks);
+  for (int64_t p = 0; p < parts; p++) {
+    const int64_t first = sinks + p * L;
+    lagkv_part(v->k + (h->g * n + first) * D, L, D, least, range, key);
+    lagkv_part(v->v + (h->g * n + first) * D, L, D, least, range, value);
+    for (int64_t j = 0; j < L; j++) key[j] = (key[j] + value[j]) / 2;
+    lagkv_rank(key, L, v->options->lagkv.cross, out + first);
   }
+}
+
+static wn_status lagkv_score(wn_context *ctx, const struct wn_once_view *v, double *scores) {
+  const int64_t each = 2 * (v->options->lagkv.lag + v->D);
+  void *memory;
+  WN_TRY(wn_alloc(ctx, "LagKV", (size_t)(v->Hkv * each) * sizeof(double), &memory));
+  wn_once_heads(v, lagkv_head, memory, each, scores, NULL);
   wn_free(memory);
   return WN_OK;
 }

@@ -49,23 +49,30 @@ static bool leverage_head(double *X, int64_t n, int64_t c, double *G, double *L,
   return true;
 }
 
-/* X = K P of tokens first..first+count-1 of all heads, [Hkv,count,c]; plain [Hkv,LEVERAGE_BLOCK,D]. */
-static void leverage_sketched(const struct wn_once_view *v, int64_t first, int64_t count, const double *sketch,
-                              int64_t c, double *plain, double *X) {
-  const int64_t D = v->D;
-  for (int64_t j0 = 0; j0 < count; j0 += LEVERAGE_BLOCK) {
-    const int64_t m = count - j0 < LEVERAGE_BLOCK ? count - j0 : LEVERAGE_BLOCK;
-    wn_once_plain_keys(v, first + j0, m, plain);
-#pragma omp parallel for num_threads(v->threads) schedule(static)
-    for (int64_t g = 0; g < v->Hkv; g++)
-      for (int64_t j = 0; j < m; j++) {
-        const double *k = plain + (g * m + j) * D, *P = sketch + g * D * c;
-        double *x = X + (g * count + j0 + j) * c;
-        for (int64_t i = 0; i < c; i++) x[i] = 0;
-        for (int64_t d = 0; d < D; d++)
-          for (int64_t i = 0; i < c; i++) x[i] += k[d] * P[d * c + i];
-      }
+struct leverage {
+  int64_t count, c, ld; /* tokens; columns of the sketch; scores of a head */
+  const double *sketch;
+  double *plain, *X; /* [Hkv,LEVERAGE_BLOCK,D], keys; [Hkv,count,c], K P */
+  double *scores;
+  int64_t j0, m; /* tokens at a time */
+};
+
+static void leverage_sketch_head(const struct wn_once_head *h) {
+  const struct leverage *l = h->more;
+  const int64_t D = h->v->D, c = l->c;
+  for (int64_t j = 0; j < l->m; j++) {
+    const double *k = l->plain + (h->g * l->m + j) * D, *P = l->sketch + h->g * D * c;
+    double *x = l->X + (h->g * l->count + l->j0 + j) * c;
+    for (int64_t i = 0; i < c; i++) x[i] = 0;
+    for (int64_t d = 0; d < D; d++)
+      for (int64_t i = 0; i < c; i++) x[i] += k[d] * P[d * c + i];
   }
+}
+
+static void leverage_score_head(const struct wn_once_head *h) {
+  const struct leverage *l = h->more;
+  double *G = h->room, *scores = l->scores + h->g * l->ld;
+  if (!leverage_head(l->X + h->g * l->count * l->c, l->count, l->c, G, G + l->c * l->c, scores)) *scores = NAN;
 }
 
 wn_status wn_once_leverage_of(wn_context *ctx, const struct wn_once_view *v, int64_t first, int64_t count,
@@ -73,13 +80,14 @@ wn_status wn_once_leverage_of(wn_context *ctx, const struct wn_once_view *v, int
   const int64_t each = count * c + 2 * c * c;
   void *memory;
   WN_TRY(wn_alloc(ctx, "leverage scores", (size_t)(v->Hkv * (each + LEVERAGE_BLOCK * v->D)) * sizeof(double), &memory));
-  double *plain = memory, *X = plain + v->Hkv * LEVERAGE_BLOCK * v->D, *squares = X + v->Hkv * count * c;
-  leverage_sketched(v, first, count, sketch, c, plain, X);
-#pragma omp parallel for num_threads(v->threads) schedule(dynamic, 1)
-  for (int64_t g = 0; g < v->Hkv; g++) {
-    double *G = squares + g * 2 * c * c;
-    if (!leverage_head(X + g * count * c, count, c, G, G + c * c, scores + g * ld)) scores[g * ld] = NAN;
+  struct leverage l = {.count = count, .c = c, .ld = ld, .sketch = sketch, .scores = scores};
+  l.plain = memory, l.X = l.plain + v->Hkv * LEVERAGE_BLOCK * v->D;
+  for (; l.j0 < count; l.j0 += LEVERAGE_BLOCK) {
+    l.m = count - l.j0 < LEVERAGE_BLOCK ? count - l.j0 : LEVERAGE_BLOCK;
+    wn_once_plain_keys(v, first + l.j0, l.m, l.plain);
+    wn_once_heads(v, leverage_sketch_head, l.X, 0, NULL, &l);
   }
+  wn_once_heads(v, leverage_score_head, l.X + v->Hkv * count * c, 2 * c * c, NULL, &l);
   wn_free(memory);
   bool done = true;
   for (int64_t g = 0; g < v->Hkv; g++) done = done && !isnan(scores[g * ld]);

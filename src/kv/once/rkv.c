@@ -51,19 +51,22 @@ static void rkv_redundancy(const struct wn_once_view *v, int64_t g, double *row,
   wn_once_softmax(out, n);
 }
 
-static wn_status rkv_score(wn_context *ctx, const struct wn_once_view *v, double *scores) {
-  const int64_t n = v->n, m = wn_once_before(v, v->options->rkv.rows), each = n * (3 + v->D);
+static void rkv_head(const struct wn_once_head *h) {
+  const struct wn_once_view *v = h->v;
+  const int64_t n = v->n, m = wn_once_before(v, v->options->rkv.rows);
   const double lambda = v->options->rkv.importance;
+  double *row = h->room, *other = row + n, *importance = other + n;
+  rkv_importance(v, h->g, m, row, other, importance);
+  rkv_redundancy(v, h->g, row, other, importance + n, h->out);
+  for (int64_t j = 0; j < m; j++) h->out[j] = (1 - lambda) * h->out[j] - lambda * importance[j];
+}
+
+static wn_status rkv_score(wn_context *ctx, const struct wn_once_view *v, double *scores) {
+  const int64_t each = v->n * (3 + v->D);
   void *memory;
   WN_TRY(wn_alloc(ctx, "R-KV", (size_t)(v->Hkv * each) * sizeof(double), &memory));
-#pragma omp parallel for num_threads(v->threads) schedule(dynamic, 1)
-  for (int64_t g = 0; g < v->Hkv; g++) {
-    double *row = (double *)memory + g * each, *other = row + n, *importance = other + n, *out = scores + g * n;
-    rkv_importance(v, g, m, row, other, importance);
-    rkv_redundancy(v, g, row, other, importance + n, out);
-    for (int64_t j = 0; j < m; j++) out[j] = (1 - lambda) * out[j] - lambda * importance[j];
-  }
-  wn_once_mark_recent(v, m, scores);
+  wn_once_heads(v, rkv_head, memory, each, scores, NULL);
+  wn_once_mark_recent(v, wn_once_before(v, v->options->rkv.rows), scores);
   wn_free(memory);
   return WN_OK;
 }

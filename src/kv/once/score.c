@@ -51,21 +51,45 @@ static int64_t window_row(const struct wn_once_view *v, int64_t r, int64_t h, do
   return seen;
 }
 
+struct once_heads {
+  struct wn_once_head first;
+  void (*fn)(const struct wn_once_head *);
+  int64_t each;
+};
+static void once_head_run(void *args, int64_t g) {
+  const struct once_heads *all = args;
+  struct wn_once_head h = all->first;
+  h.g = g, h.room += g * all->each;
+  if (h.out) h.out += g * h.v->n;
+  all->fn(&h);
+}
+void wn_once_heads(const struct wn_once_view *v, void (*fn)(const struct wn_once_head *), double *room, int64_t each,
+                   double *out, const void *more) {
+  const struct once_heads all = {{.v = v, .room = room, .out = out, .more = more}, fn, each};
+  wn_parallel_tasks(v->threads, v->Hkv, once_head_run, &all);
+}
+
+struct window {
+  int64_t used, m;
+};
+static void window_head(const struct wn_once_head *of) {
+  const struct wn_once_view *v = of->v;
+  const struct window *x = of->more;
+  const int64_t group = v->H / v->Hkv;
+  memset(of->out, 0, (size_t)x->m * sizeof *of->out);
+  for (int64_t h = of->g * group; h < (of->g + 1) * group; h++)
+    for (int64_t r = v->w - x->used; r < v->w; r++) {
+      const int64_t seen = window_row(v, r, h, of->room);
+      for (int64_t j = 0; j < x->m && j < seen; j++) of->out[j] += of->room[j];
+    }
+  for (int64_t j = 0; j < x->m; j++) of->out[j] /= (double)(group * x->used);
+}
+
 wn_status wn_once_window(wn_context *ctx, const struct wn_once_view *view, int64_t rows, int64_t m, double *attention) {
-  const int64_t n = view->n, group = view->H / view->Hkv, used = rows < view->w ? rows : view->w;
+  const struct window of = {.used = rows < view->w ? rows : view->w, .m = m};
   void *memory;
-  WN_TRY(wn_alloc(ctx, "attention of the last rows", (size_t)(view->Hkv * n) * sizeof(double), &memory));
-#pragma omp parallel for num_threads(view->threads) schedule(dynamic, 1)
-  for (int64_t g = 0; g < view->Hkv; g++) {
-    double *row = (double *)memory + g * n, *out = attention + g * n;
-    memset(out, 0, (size_t)m * sizeof *out);
-    for (int64_t h = g * group; h < (g + 1) * group; h++)
-      for (int64_t r = view->w - used; r < view->w; r++) {
-        const int64_t seen = window_row(view, r, h, row);
-        for (int64_t j = 0; j < m && j < seen; j++) out[j] += row[j];
-      }
-    for (int64_t j = 0; j < m; j++) out[j] /= (double)(group * used);
-  }
+  WN_TRY(wn_alloc(ctx, "attention of the last rows", (size_t)(view->Hkv * view->n) * sizeof(double), &memory));
+  wn_once_heads(view, window_head, memory, view->n, attention, &of);
   wn_free(memory);
   return WN_OK;
 }
@@ -80,24 +104,27 @@ struct wn_once_pair wn_once_pair(const struct wn_rope *rope, int64_t i) {
   return rope->adjacent ? (struct wn_once_pair){2 * i, 2 * i + 1} : (struct wn_once_pair){i, i + R / 2};
 }
 
-void wn_once_unrotate(const struct wn_rope *rope, const struct wn_once_rows *rows, int threads, double *out) {
+static void unrotate_row(void *args, int64_t j) {
+  const struct wn_once_rows *rows = args;
+  const struct wn_rope *rope = rows->rope;
+  double *out = rows->out;
   const int64_t n = rows->n, D = rows->D, pairs = rope ? (rope->R ? rope->R : D) / 2 : 0;
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t j = 0; j < n; j++) {
-    for (int64_t h = 0; h < rows->heads; h++)
-      for (int64_t d = 0; d < D; d++) out[(h * n + j) * D + d] = (double)rows->x[j * rows->token + h * rows->head + d];
-    for (int64_t i = 0; i < pairs; i++) {
-      const struct wn_once_pair p = wn_once_pair(rope, i);
-      const double angle = (double)rows->at[j] * wn_once_frequency(rope, i);
-      const double size = rope->magnitude != 0 ? rope->magnitude : 1, c = cos(angle) / size, s = sin(angle) / size;
-      for (int64_t h = 0; h < rows->heads; h++) {
-        double *row = out + (h * n + j) * D;
-        const double a = row[p.a], b = row[p.b];
-        row[p.a] = a * c + b * s;
-        row[p.b] = b * c - a * s;
-      }
+  for (int64_t h = 0; h < rows->heads; h++)
+    for (int64_t d = 0; d < D; d++) out[(h * n + j) * D + d] = (double)rows->x[j * rows->token + h * rows->head + d];
+  for (int64_t i = 0; i < pairs; i++) {
+    const struct wn_once_pair p = wn_once_pair(rope, i);
+    const double angle = (double)rows->at[j] * wn_once_frequency(rope, i);
+    const double size = rope->magnitude != 0 ? rope->magnitude : 1, c = cos(angle) / size, s = sin(angle) / size;
+    for (int64_t h = 0; h < rows->heads; h++) {
+      double *row = out + (h * n + j) * D;
+      const double a = row[p.a], b = row[p.b];
+      row[p.a] = a * c + b * s;
+      row[p.b] = b * c - a * s;
     }
   }
+}
+void wn_once_unrotate(int threads, const struct wn_once_rows *rows) {
+  wn_parallel_for(threads, rows->n, unrotate_row, rows);
 }
 
 void wn_once_plain_keys(const struct wn_once_view *view, int64_t first, int64_t count, double *out) {
@@ -107,6 +134,8 @@ void wn_once_plain_keys(const struct wn_once_view *view, int64_t first, int64_t 
                                     .D = view->D,
                                     .token = view->D,
                                     .head = view->n * view->D,
-                                    .at = view->at + first};
-  wn_once_unrotate(view->rope, &rows, view->threads, out);
+                                    .at = view->at + first,
+                                    .rope = view->rope,
+                                    .out = out};
+  wn_once_unrotate(view->threads, &rows);
 }

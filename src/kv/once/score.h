@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/parallel.h"
 #include "kv/once.h"
 
 /* Sums of products, in eight sums that the compiler can keep in vector registers. */
@@ -25,6 +26,17 @@ static inline double wn_once_dot_mixed(const float *x, const double *y, int64_t 
   WN_ONCE_DOT(x, y, n);
 }
 #undef WN_ONCE_DOT
+
+/* What is computed for a key-value head: room of its own, of as many numbers as the caller says; out [n]. */
+struct wn_once_head {
+  const struct wn_once_view *v;
+  int64_t g;
+  double *room, *out;
+  const void *more; /* the caller's */
+};
+/* fn for all heads, which threads take one by one. room [Hkv,each]; out [Hkv,n] or NULL. */
+void wn_once_heads(const struct wn_once_view *v, void (*fn)(const struct wn_once_head *), double *room, int64_t each,
+                   double *out, const void *more);
 
 /* exp(x - max) / sum, in place; n 0 is allowed. */
 void wn_once_softmax(double *x, int64_t n);
@@ -51,10 +63,12 @@ void wn_once_mark_recent(const struct wn_once_view *view, int64_t first, double 
 struct wn_once_rows {
   const float *x;
   int64_t n, heads, D, token, head;
-  const int32_t *at; /* [n] positions */
+  const int32_t *at;          /* [n] positions */
+  const struct wn_rope *rope; /* NULL: none */
+  double *out;                /* [heads,n,D] */
 };
-/* The rows before rotation, out [heads,n,D]. rope NULL: a copy. */
-void wn_once_unrotate(const struct wn_rope *rope, const struct wn_once_rows *rows, int threads, double *out);
+/* Writes the rows as they were before rotation to rows->out. */
+void wn_once_unrotate(int threads, const struct wn_once_rows *rows);
 /* Radians per position of pair i. */
 double wn_once_frequency(const struct wn_rope *rope, int64_t i);
 /* The two dimensions of pair i. */

@@ -133,43 +133,59 @@ static void seen_window(struct wn_once_seen *s, const float *q, int64_t T) {
   s->window_held = stay + fresh;
 }
 
-/* Adds at most SEEN_BLOCK rows to the sums. Of products the lower half is summed. */
-static void seen_queries(struct wn_once_seen *s, const float *q, const int32_t *at, int64_t T) {
-  const int64_t H = s->shape.H, D = s->shape.D;
-  const struct wn_once_rows rows = {.x = q, .n = T, .heads = H, .D = D, .token = H * D, .head = D, .at = at};
-  wn_once_unrotate(s->shape.rope, &rows, s->shape.threads, s->plain);
-#pragma omp parallel for num_threads(s->shape.threads) schedule(static)
-  for (int64_t h = 0; h < H; h++) {
-    double *sum = s->sum + h * D, *outer = s->outer + h * D * D;
-    for (int64_t t = 0; t < T; t++) {
-      const double *x = s->plain + (h * T + t) * D;
-      for (int64_t i = 0; i < D; i++) {
-        sum[i] += x[i];
-        for (int64_t j = 0; j <= i; j++) outer[i * D + j] += x[i] * x[j];
-      }
+/* What the heads' sums are made of. */
+struct seen_part {
+  struct wn_once_seen *s;
+  int64_t T;   /* rows; for columns, those that wait */
+  double *out; /* [Hkv,ld] */
+  int64_t ld;
+};
+
+/* Of products the lower half is summed. */
+static void seen_sum(void *args, int64_t h) {
+  const struct seen_part *part = args;
+  struct wn_once_seen *s = part->s;
+  const int64_t D = s->shape.D;
+  double *sum = s->sum + h * D, *outer = s->outer + h * D * D;
+  for (int64_t t = 0; t < part->T; t++) {
+    const double *x = s->plain + (h * part->T + t) * D;
+    for (int64_t i = 0; i < D; i++) {
+      sum[i] += x[i];
+      for (int64_t j = 0; j <= i; j++) outer[i * D + j] += x[i] * x[j];
     }
   }
+}
+
+/* Adds at most SEEN_BLOCK rows to the sums. */
+static void seen_queries(struct wn_once_seen *s, const float *q, const int32_t *at, int64_t T) {
+  const int64_t H = s->shape.H, D = s->shape.D;
+  const struct wn_once_rows rows = {q, T, H, D, H * D, D, at, s->shape.rope, s->plain};
+  wn_once_unrotate(s->shape.threads, &rows);
+  wn_parallel_for(s->shape.threads, H, seen_sum, &(struct seen_part){.s = s, .T = T});
   s->counted += T;
+}
+
+static void seen_column_sums(void *args, int64_t g) {
+  const struct seen_part *part = args;
+  const struct wn_once_seen *s = part->s;
+  const int64_t H = s->shape.H, Hkv = s->shape.Hkv, D = s->shape.D, group = H / Hkv, m = part->T;
+  const int64_t chunk = s->options->compactor.chunk, width = s->options->compactor.padded ? chunk : m;
+  double *out = part->out + g * part->ld, *row = s->logits + g * chunk;
+  const double empty = (double)(width - m) / (double)width; /* rows of zeros attend to all columns alike */
+  for (int64_t j = 0; j < m; j++) out[j] = empty;
+  for (int64_t h = g * group; h < (g + 1) * group; h++)
+    for (int64_t t = 0; t < m; t++) {
+      memset(row, 0, (size_t)width * sizeof *row);
+      for (int64_t j = 0; j < m; j++)
+        row[j] = wn_once_dot(s->wait_q + (t * H + h) * D, s->wait_k + (j * Hkv + g) * D, D);
+      wn_once_softmax(row, width);
+      for (int64_t j = 0; j < m; j++) out[j] += row[j] / (double)group;
+    }
 }
 
 /* The column sums of the first m rows that wait, to out [Hkv] rows of `ld` numbers. */
 static void seen_columns(struct wn_once_seen *s, int64_t m, double *out, int64_t ld) {
-  const int64_t H = s->shape.H, Hkv = s->shape.Hkv, D = s->shape.D, group = H / Hkv;
-  const int64_t chunk = s->options->compactor.chunk, width = s->options->compactor.padded ? chunk : m;
-#pragma omp parallel for num_threads(s->shape.threads) schedule(dynamic, 1)
-  for (int64_t g = 0; g < Hkv; g++) {
-    double *to = out + g * ld, *row = s->logits + g * chunk;
-    const double empty = (double)(width - m) / (double)width; /* rows of zeros attend to all columns alike */
-    for (int64_t j = 0; j < m; j++) to[j] = empty;
-    for (int64_t h = g * group; h < (g + 1) * group; h++)
-      for (int64_t t = 0; t < m; t++) {
-        memset(row, 0, (size_t)width * sizeof *row);
-        for (int64_t j = 0; j < m; j++)
-          row[j] = wn_once_dot(s->wait_q + (t * H + h) * D, s->wait_k + (j * Hkv + g) * D, D);
-        wn_once_softmax(row, width);
-        for (int64_t j = 0; j < m; j++) to[j] += row[j] / (double)group;
-      }
-  }
+  wn_parallel_tasks(s->shape.threads, s->shape.Hkv, seen_column_sums, &(struct seen_part){s, m, out, ld});
 }
 
 static void seen_chunks(struct wn_once_seen *s, const float *q, const float *k, int64_t T) {

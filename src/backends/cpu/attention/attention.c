@@ -78,7 +78,7 @@ static wn_status run(const struct wn_exec *exec, const struct wn_attention *a, b
   }
   WN_TRY(wn_attention_plan_kernels(&p, avx512));
   p.terms = s.terms;
-  wn_terms_relative_pack(&p, backward);
+  wn_terms_relative_pack(&p);
   if (a->open && a->sel.on)
     backward ? wn_open_select_backward_run(&p) : wn_open_select_forward_run(&p);
   else if (a->open)

@@ -9,7 +9,6 @@
  * has its own dq; these are added in fixed order. 10 D operations per pair and head, 6 D if the key is constant.
  * Scratch in floats: 2 T H D for packed rows, T H D for each thread's dq. */
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 #include "backends/cpu/attention/backward.h"
 #include "backends/cpu/attention/score.h"
@@ -481,118 +480,113 @@ static void backward_sinks(const struct wn_attention_plan *p, const struct wn_at
                     s->sinks);
 }
 
-static void backward_own(const struct wn_attention_plan *p) {
+static void backward_part(void *plan, int64_t part) {
+  const struct wn_attention_plan *p = plan;
   int64_t heads, groups;
   wn_backward_unit_shape(p, &heads, &groups);
   struct wn_backward_scratch all;
   wn_backward_lay(p, &(struct wn_arrays){.base = p->exec->scratch}, &all);
   const int64_t at_once = wn_backward_columns_at_once(p, heads), parts = wn_terms_parts(p);
-#pragma omp parallel num_threads(p->threads)
-  {
-    wn_products_begin(p);
-    const int me = omp_get_thread_num();
-    struct wn_backward_rows rows;
-    struct wn_backward_sums sums;
-    struct wn_backward_worker w[WN_BACKWARD_COLUMNS];
-    struct column x[WN_BACKWARD_COLUMNS];
-    struct wn_backward_dead_keys dead_keys;
-    struct wn_arrays at = wn_arrays_copy(&all.rows, all.rows_at, me);
-    wn_backward_lay_rows(p, &at, heads, groups, &rows);
-    at = wn_arrays_copy(&all.sums, all.sums_at, me);
-    wn_backward_lay_sums(p, &at, heads, &sums);
-    at = wn_arrays_copy(&all.worker, all.workers_at, me);
-    wn_backward_lay_workers(p, &at, heads, groups, w, &dead_keys);
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t part = 0; part < parts; part++) {
-      sums.dp = wn_terms_relative_part(p, part);
-      sums.sinks = wn_sinks_part(p, part);
-      wn_terms_relative_part_clear(p, sums.dp);
-      wn_sinks_part_clear(p, sums.sinks);
-      for (int64_t n = p->units * part / parts; n < p->units * (part + 1) / parts; n++) {
-        struct wn_attention_unit u;
-        wn_attention_unit_init(p, n, &u);
-        for (int64_t block = p->first_block; block < p->blocks; block++)
-          for (int64_t h = 0; h < u.heads; h++) wn_backward_pack_rows(p, &u, h, block, &rows);
-        for (int64_t g = 0; g < u.groups; g++) wn_backward_first_block(p, &u, &rows, g);
-        sums.dbias = wn_score_part(p, u.b);
-        sums.dkeys = wn_score_keys_part(p, 0, u.b);
-        memset(sums.dq, 0, all.sums.bytes); /* dq is the first array */
-        for (int i = 0; i < WN_BACKWARD_COLUMNS; i++)
-          x[i] = (struct column){
-              .p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[i], .dM = backward_memory(p->a, &u)};
-        for (int64_t n = 0; sums.sinks && n < u.heads * (p->blocks - p->first_block); n++)
-          backward_sinks(p, &u, n % u.heads, p->first_block + n / u.heads, &rows, &sums);
-        if (p->dead_keys.on && record(x, &dead_keys))
-          backward_skipping(x, &dead_keys);
-        else
-          for (int64_t c = 0; c < p->blocks; c += at_once) columns_from(x, c, at_once);
-        put_strength(p, u.b * wn_selection_groups(p->a) + u.choice, x);
-        for (int64_t block = p->first_block; block < p->blocks; block++)
-          for (int64_t h = 0; h < u.heads; h++) wn_backward_write_dq(p, &u, h, block, &sums, 1, 0);
-      }
-    }
-    wn_products_end(p);
+  wn_products_begin(p);
+  const int me = wn_hand();
+  struct wn_backward_rows rows;
+  struct wn_backward_sums sums;
+  struct wn_backward_worker w[WN_BACKWARD_COLUMNS];
+  struct column x[WN_BACKWARD_COLUMNS];
+  struct wn_backward_dead_keys dead_keys;
+  struct wn_arrays at = wn_arrays_copy(&all.rows, all.rows_at, me);
+  wn_backward_lay_rows(p, &at, heads, groups, &rows);
+  at = wn_arrays_copy(&all.sums, all.sums_at, me);
+  wn_backward_lay_sums(p, &at, heads, &sums);
+  at = wn_arrays_copy(&all.worker, all.workers_at, me);
+  wn_backward_lay_workers(p, &at, heads, groups, w, &dead_keys);
+  sums.dp = wn_terms_relative_part(p, part);
+  sums.sinks = wn_sinks_part(p, part);
+  wn_terms_relative_part_clear(p, sums.dp);
+  wn_sinks_part_clear(p, sums.sinks);
+  for (int64_t n = p->units * part / parts; n < p->units * (part + 1) / parts; n++) {
+    struct wn_attention_unit u;
+    wn_attention_unit_init(p, n, &u);
+    for (int64_t block = p->first_block; block < p->blocks; block++)
+      for (int64_t h = 0; h < u.heads; h++) wn_backward_pack_rows(p, &u, h, block, &rows);
+    for (int64_t g = 0; g < u.groups; g++) wn_backward_first_block(p, &u, &rows, g);
+    sums.dbias = wn_score_part(p, u.b);
+    sums.dkeys = wn_score_keys_part(p, 0, u.b);
+    memset(sums.dq, 0, all.sums.bytes); /* dq is the first array */
+    for (int i = 0; i < WN_BACKWARD_COLUMNS; i++)
+      x[i] =
+          (struct column){.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[i], .dM = backward_memory(p->a, &u)};
+    for (int64_t n = 0; sums.sinks && n < u.heads * (p->blocks - p->first_block); n++)
+      backward_sinks(p, &u, n % u.heads, p->first_block + n / u.heads, &rows, &sums);
+    if (p->dead_keys.on && record(x, &dead_keys))
+      backward_skipping(x, &dead_keys);
+    else
+      for (int64_t c = 0; c < p->blocks; c += at_once) columns_from(x, c, at_once);
+    put_strength(p, u.b * wn_selection_groups(p->a) + u.choice, x);
+    for (int64_t block = p->first_block; block < p->blocks; block++)
+      for (int64_t h = 0; h < u.heads; h++) wn_backward_write_dq(p, &u, h, block, &sums, 1, 0);
   }
+  wn_products_end(p);
 }
 
-static void backward_team(const struct wn_attention_plan *p) {
+static void backward_team(void *plan) {
+  const struct wn_attention_plan *p = plan;
   const struct wn_attention *a = p->a;
   struct wn_backward_scratch all;
   struct wn_backward_rows rows;
   wn_backward_lay(p, &(struct wn_arrays){.base = p->exec->scratch}, &all);
   struct wn_arrays shared = wn_arrays_copy(&all.rows, all.rows_at, 0);
   wn_backward_lay_rows(p, &shared, a->H, a->Hkv, &rows);
-  const int64_t at_once = wn_backward_columns_at_once(p, a->H);
-#pragma omp parallel num_threads(p->threads)
-  {
-    wn_products_begin(p);
-    const int64_t me = omp_get_thread_num(), team = omp_get_num_threads();
-    struct wn_arrays l = wn_arrays_copy(&all.worker, all.workers_at, me);
-    struct wn_backward_worker w[WN_BACKWARD_COLUMNS];
-    struct column x[WN_BACKWARD_COLUMNS];
-    wn_backward_lay_workers(p, &l, a->H, a->Hkv, w, &(struct wn_backward_dead_keys){0});
-    for (int64_t b = 0; b < a->B; b++) {
-      const struct wn_attention_unit u = {
-          .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};
-#pragma omp for schedule(static) nowait
-      for (int64_t n = a->H * p->first_block; n < a->H * p->blocks; n++)
-        wn_backward_pack_rows(p, &u, n % a->H, n / a->H, &rows);
-#pragma omp for schedule(static) nowait
-      for (int64_t g = 0; g < a->Hkv; g++) wn_backward_first_block(p, &u, &rows, g);
-      for (int64_t part = me; part < p->chunks; part += team)
-        memset((char *)all.sums_at + (size_t)part * all.sums.bytes, 0, all.sums.bytes);
-#pragma omp barrier
-      const float *dM = backward_memory(a, &u);
-      for (int64_t part = me; part < p->chunks; part += team) {
-        struct wn_arrays at = wn_arrays_copy(&all.sums, all.sums_at, part);
-        struct wn_backward_sums sums;
-        wn_backward_lay_sums(p, &at, a->H, &sums);
-        sums.dp = wn_terms_relative_part(p, part);
-        sums.dbias = wn_score_part(p, part);
-        sums.dkeys = wn_score_keys_part(p, part, b);
-        sums.sinks = wn_sinks_part(p, part);
-        if (b == 0) wn_terms_relative_part_clear(p, sums.dp), wn_sinks_part_clear(p, sums.sinks);
-        for (int64_t n = part; sums.sinks && n < a->H * (p->blocks - p->first_block); n += p->chunks)
-          backward_sinks(p, &u, n % a->H, p->first_block + n / a->H, &rows, &sums);
-        for (int n = 0; n < WN_BACKWARD_COLUMNS; n++)
-          x[n] = (struct column){.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .dM = dM};
-        /* Parts take turns forwards, then backwards, so that each gets long and short columns. */
-        for (int64_t turn = 0; turn * p->chunks * at_once < p->blocks; turn++)
-          columns_from(x, (turn * p->chunks + (turn % 2 ? p->chunks - 1 - part : part)) * at_once, at_once);
-        put_strength(p, part * a->B + b, x);
-      }
-#pragma omp barrier
-      struct wn_arrays at = wn_arrays_copy(&all.sums, all.sums_at, 0);
+  const int64_t at_once = wn_backward_columns_at_once(p, a->H), tiles = a->H * (p->blocks - p->first_block);
+  wn_products_begin(p);
+  const int64_t me = wn_hand(), team = wn_hands();
+  struct wn_arrays l = wn_arrays_copy(&all.worker, all.workers_at, me);
+  struct wn_backward_worker w[WN_BACKWARD_COLUMNS];
+  struct column x[WN_BACKWARD_COLUMNS];
+  wn_backward_lay_workers(p, &l, a->H, a->Hkv, w, &(struct wn_backward_dead_keys){0});
+  for (int64_t b = 0; b < a->B; b++) {
+    const struct wn_attention_unit u = {
+        .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};
+    for (struct wn_share n = wn_share(tiles); n.at < n.end; n.at++)
+      wn_backward_pack_rows(p, &u, n.at % a->H, p->first_block + n.at / a->H, &rows);
+    for (struct wn_share g = wn_share(a->Hkv); g.at < g.end; g.at++) wn_backward_first_block(p, &u, &rows, g.at);
+    for (int64_t part = me; part < p->chunks; part += team)
+      memset((char *)all.sums_at + (size_t)part * all.sums.bytes, 0, all.sums.bytes);
+    wn_barrier();
+    const float *dM = backward_memory(a, &u);
+    for (int64_t part = me; part < p->chunks; part += team) {
+      struct wn_arrays at = wn_arrays_copy(&all.sums, all.sums_at, part);
       struct wn_backward_sums sums;
       wn_backward_lay_sums(p, &at, a->H, &sums);
-#pragma omp for schedule(static)
-      for (int64_t n = a->H * p->first_block; n < a->H * p->blocks; n++)
-        wn_backward_write_dq(p, &u, n % a->H, n / a->H, &sums, p->chunks, (int64_t)(all.sums.bytes / sizeof(float)));
+      sums.dp = wn_terms_relative_part(p, part);
+      sums.dbias = wn_score_part(p, part);
+      sums.dkeys = wn_score_keys_part(p, part, b);
+      sums.sinks = wn_sinks_part(p, part);
+      if (b == 0) wn_terms_relative_part_clear(p, sums.dp), wn_sinks_part_clear(p, sums.sinks);
+      for (int64_t n = part; sums.sinks && n < a->H * (p->blocks - p->first_block); n += p->chunks)
+        backward_sinks(p, &u, n % a->H, p->first_block + n / a->H, &rows, &sums);
+      for (int n = 0; n < WN_BACKWARD_COLUMNS; n++)
+        x[n] = (struct column){.p = p, .u = &u, .rows = &rows, .sums = &sums, .w = &w[n], .dM = dM};
+      /* Parts take turns forwards, then backwards, so that each gets long and short columns. */
+      for (int64_t turn = 0; turn * p->chunks * at_once < p->blocks; turn++)
+        columns_from(x, (turn * p->chunks + (turn % 2 ? p->chunks - 1 - part : part)) * at_once, at_once);
+      put_strength(p, part * a->B + b, x);
     }
-    wn_products_end(p);
+    wn_barrier();
+    struct wn_arrays at = wn_arrays_copy(&all.sums, all.sums_at, 0);
+    struct wn_backward_sums sums;
+    wn_backward_lay_sums(p, &at, a->H, &sums);
+    for (struct wn_share n = wn_share(tiles); n.at < n.end; n.at++)
+      wn_backward_write_dq(p, &u, n.at % a->H, p->first_block + n.at / a->H, &sums, p->chunks,
+                           (int64_t)(all.sums.bytes / sizeof(float)));
+    wn_barrier();
   }
+  wn_products_end(p);
 }
 
 void wn_attention_backward_run(const struct wn_attention_plan *p) {
-  p->own ? backward_own(p) : backward_team(p);
+  if (p->own)
+    wn_parallel_tasks(p->threads, wn_terms_parts(p), backward_part, p);
+  else
+    wn_parallel(p->threads, backward_team, p);
 }

@@ -5,7 +5,6 @@
  * F, so only the selecting head's task computes selections; without it every task computes the selecting logits of its
  * keys. 4 D operations per key and head, 8 D bytes per key and key-value head. */
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 #include "backends/cpu/attention/score.h"
 #include "backends/cpu/attention/sparse.h"
@@ -298,7 +297,7 @@ static void decode_threshold_head(const struct wn_attention_plan *p, const struc
   struct wn_terms_strip s = {.a = a, .b = b, .h = h, .rows = 1, .width = WN_TILE};
   _Alignas(64) float tile[WN_TILE];
   double cut[2];
-  wn_threshold_choose(p, &s, logits, 0, a->Tk, x->order + omp_get_thread_num() * wn_threshold_floats(p), cut);
+  wn_threshold_choose(p, &s, logits, 0, a->Tk, x->order + wn_hand() * wn_threshold_floats(p), cut);
   for (s.j0 = 0; s.j0 < a->Tk; s.j0 += WN_TILE) {
     uint64_t seen = p->ops->above(logits + s.j0, -INFINITY);
     memcpy(tile, logits + s.j0, sizeof tile);
@@ -339,34 +338,35 @@ static void merge(const struct wn_attention_plan *p, const struct partial *x, in
   x->factor[b * a->H + h] = total > 0 ? 1 / total : 0;
 }
 
-void wn_attention_decode_run(const struct wn_attention_plan *p) {
+/* Carry and M of group n; only after all heads, as f_out may alias f_in. */
+static void decode_selection(const struct wn_attention_plan *p, const struct partial *x, int64_t n, int64_t parts) {
   const struct wn_attention *a = p->a;
-  const int64_t parts = count_parts(p), tasks = a->B * a->Hkv * parts;
+  if (a->sel.f_out)
+    memcpy((float *)a->sel.f_out + n * wn_selection_stride(a), x->last + n * a->Tk, (size_t)a->Tk * sizeof *x->last);
+  if (!a->sel.mem || !a->sel.M) return;
+  float sum = 0;
+  for (int64_t part = 0; part < parts; part++) sum += x->mem[n * parts + part];
+  ((float *)a->sel.M)[n] = sum;
+}
+
+static void decode_hand(void *plan) {
+  const struct wn_attention_plan *p = plan;
+  const struct wn_attention *a = p->a;
+  const int64_t parts = count_parts(p), of_group = a->Hkv * parts;
   struct partial x;
   decode_lay(p, &(struct wn_arrays){.base = p->exec->scratch}, &x);
-#pragma omp parallel num_threads(p->exec->threads)
-  {
-#pragma omp for schedule(static)
-    for (int64_t n = 0; n < tasks; n++) decode_task(p, &x, n / parts / a->Hkv, n / parts % a->Hkv, n % parts, parts);
-#pragma omp for schedule(static) nowait
-    for (int64_t n = 0; n < a->B * a->H; n++) merge(p, &x, n / a->H, n % a->H, parts);
-    if (x.weights) {
-#pragma omp barrier
-#pragma omp for schedule(static)
-      for (int64_t n = 0; n < a->B * wn_slot_groups(a); n++) sum_weights(p, &x, n);
-    }
-    /* only now, as f_out may alias f_in */
-    if (a->sel.on) {
-#pragma omp for schedule(static)
-      for (int64_t b = 0; b < a->B * wn_selection_groups(a); b++) {
-        if (a->sel.f_out)
-          memcpy((float *)a->sel.f_out + b * wn_selection_stride(a), x.last + b * a->Tk,
-                 (size_t)a->Tk * sizeof *x.last);
-        if (!a->sel.mem || !a->sel.M) continue;
-        float sum = 0;
-        for (int64_t n = 0; n < parts; n++) sum += x.mem[b * parts + n];
-        ((float *)a->sel.M)[b] = sum;
-      }
-    }
+  for (struct wn_share n = wn_share(a->B * of_group); n.at < n.end; n.at++)
+    decode_task(p, &x, n.at / of_group, n.at % of_group / parts, n.at % parts, parts);
+  wn_barrier();
+  for (struct wn_share n = wn_share(a->B * a->H); n.at < n.end; n.at++) merge(p, &x, n.at / a->H, n.at % a->H, parts);
+  if (x.weights) {
+    wn_barrier();
+    for (struct wn_share n = wn_share(a->B * wn_slot_groups(a)); n.at < n.end; n.at++) sum_weights(p, &x, n.at);
   }
+  for (struct wn_share n = wn_share(a->sel.on ? a->B * wn_selection_groups(a) : 0); n.at < n.end; n.at++)
+    decode_selection(p, &x, n.at, parts);
+}
+
+void wn_attention_decode_run(const struct wn_attention_plan *p) {
+  wn_parallel(p->exec->threads, decode_hand, p);
 }

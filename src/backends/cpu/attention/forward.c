@@ -7,7 +7,6 @@
  * carry at each chunk's first row, in the same order as a single thread, so results are bitwise the same. 4 D
  * operations per pair and head; a team that selects needs 2 D more for at most the pairs above the last chunk. */
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 #include "backends/cpu/attention/forward.h"
 #include "backends/cpu/attention/score.h"
@@ -447,43 +446,42 @@ static void prefetch_block(const struct wn_attention_plan *p, const struct wn_at
     prefetch_rows(p, wn_row_at(p, a->q, a->s_q, u->b, r.r0, u->h0 + h), a->s_q.t, r.rows);
 }
 
-static void forward_own(const struct wn_attention_plan *p) {
-  const bool whole = p->units == p->a->B;
-  const int64_t heads = whole ? p->a->H : p->group;
+/* A thread takes consecutive units, so that it knows the next one. */
+static int64_t forward_run(const struct wn_attention_plan *p) {
+  return wn_max_i64(1, p->units / (8 * p->threads));
+}
+static void forward_units(void *plan, int64_t i) {
+  const struct wn_attention_plan *p = plan;
+  const int64_t end = wn_min_i64(p->units, (i + 1) * forward_run(p));
+  const int64_t heads = p->units == p->a->B ? p->a->H : p->group;
   struct forward_scratch all;
+  struct wn_forward_packed k;
+  struct wn_forward_worker w;
   lay_forward(p, &(struct wn_arrays){.base = p->exec->scratch}, &all);
-  /* a thread takes consecutive units, so that it knows the next one */
-  const int64_t run = wn_max_i64(1, p->units / (8 * p->threads));
-#pragma omp parallel num_threads(p->threads)
-  {
-    wn_products_begin(p);
-    struct wn_arrays mine = wn_arrays_copy(&all.each, all.workers, omp_get_thread_num());
-    struct wn_forward_packed k;
-    struct wn_forward_worker w;
-    lay_own(p, &mine, &k, &w);
-#pragma omp for schedule(dynamic, run)
-    for (int64_t n = 0; n < p->units; n++) {
-      struct wn_attention_unit u, next;
-      wn_attention_unit_init(p, n, &u);
-      wn_attention_unit_init(p, n + 1, &next);
-      for (int64_t g = 0; g < u.groups; g++) forward_first_block(p, &u, &k, g);
-      if (w.carry) carry_begin(p, &u, w.carry);
-      if (p->dead_keys.on) wn_dead_keys_list_begin(&w.list);
-      /* A tile of keys is packed just before the first row block that sees it, and prefetched before that. */
-      for (int64_t block = p->first_block, packed = 0, count; block < p->blocks; block += count) {
-        count = wn_min_i64(rows_at_once(p, heads), p->blocks - block);
-        for (; packed < block + count; packed++)
-          for (int64_t g = 0; g < u.groups; g++) pack_tile(p, &u, &k, g, packed);
-        if (block + count < p->blocks)
-          prefetch_block(p, &u, block + count);
-        else if ((n + 1) % run != 0 && n + 1 < p->units)
-          prefetch_block(p, &next, p->first_block);
-        forward_rows(p, &u, &k, &w, block, count);
-      }
-      if (w.carry) carry_end(p, &u, w.carry);
+  struct wn_arrays mine = wn_arrays_copy(&all.each, all.workers, wn_hand());
+  lay_own(p, &mine, &k, &w);
+  wn_products_begin(p);
+  for (int64_t n = i * forward_run(p); n < end; n++) {
+    struct wn_attention_unit u, next;
+    wn_attention_unit_init(p, n, &u);
+    wn_attention_unit_init(p, n + 1, &next);
+    for (int64_t g = 0; g < u.groups; g++) forward_first_block(p, &u, &k, g);
+    if (w.carry) carry_begin(p, &u, w.carry);
+    if (p->dead_keys.on) wn_dead_keys_list_begin(&w.list);
+    /* A tile of keys is packed just before the first row block that sees it, and prefetched before that. */
+    for (int64_t block = p->first_block, packed = 0, count; block < p->blocks; block += count) {
+      count = wn_min_i64(rows_at_once(p, heads), p->blocks - block);
+      for (; packed < block + count; packed++)
+        for (int64_t g = 0; g < u.groups; g++) pack_tile(p, &u, &k, g, packed);
+      if (block + count < p->blocks)
+        prefetch_block(p, &u, block + count);
+      else if (n + 1 < end)
+        prefetch_block(p, &next, p->first_block);
+      forward_rows(p, &u, &k, &w, block, count);
     }
-    wn_products_end(p);
+    if (w.carry) carry_end(p, &u, w.carry);
   }
+  wn_products_end(p);
 }
 
 /* Goes down the rows of column block c and stores the carry at each chunk's first row. */
@@ -528,58 +526,57 @@ static void carry_columns(const struct wn_attention_plan *p, const struct wn_att
   }
 }
 
-static void forward_team(const struct wn_attention_plan *p) {
+static void forward_team(void *plan) {
+  const struct wn_attention_plan *p = plan;
   const struct wn_attention *a = p->a;
   const size_t size = (size_t)(p->blocks * WN_TILE);
   struct forward_scratch all;
   lay_forward(p, &(struct wn_arrays){.base = p->exec->scratch}, &all);
   const struct wn_forward_packed k = all.k;
   const struct shared s = all.s;
-#pragma omp parallel num_threads(p->threads)
-  {
-    wn_products_begin(p);
-    const int me = omp_get_thread_num(), team = omp_get_num_threads();
-    struct wn_arrays mine = wn_arrays_copy(&all.each, all.workers, me);
-    struct wn_forward_worker w;
-    lay_worker(p, &mine, a->H, &w);
-    for (int64_t b = 0; b < a->B; b++) {
-      const struct wn_attention_unit u = {
-          .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};
-#pragma omp for schedule(static)
-      for (int64_t g = 0; g < a->Hkv; g++) forward_first_block(p, &u, &k, g);
-#pragma omp for schedule(static)
-      for (int64_t n = 0; n < a->Hkv * p->blocks; n++) pack_tile(p, &u, &k, n % a->Hkv, n / a->Hkv);
-      if (a->sel.on) {
-#pragma omp for schedule(static)
-        for (int64_t block = p->first_block; block < p->blocks; block++) {
-          struct wn_attention_rows r;
-          wn_attention_rows_init(p, b, block, &r);
-          pack_selecting(p, &r, 0, wn_operand_at(p, s.selq, block * WN_TILE * p->Dp));
-        }
-#pragma omp single
-        carry_begin(p, &u, s.carries);
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t c = 0; c < p->blocks; c++) carry_columns(p, &u, c, &k, &s, &w);
+  wn_products_begin(p);
+  const int me = wn_hand(), team = wn_hands();
+  struct wn_arrays mine = wn_arrays_copy(&all.each, all.workers, me);
+  struct wn_forward_worker w;
+  lay_worker(p, &mine, a->H, &w);
+  for (int64_t b = 0; b < a->B; b++) {
+    const struct wn_attention_unit u = {
+        .b = b, .heads = a->H, .groups = a->Hkv, .select = a->sel.on && !a->sel.bilinear ? a->sel.head : -1};
+    for (struct wn_share g = wn_share(a->Hkv); g.at < g.end; g.at++) forward_first_block(p, &u, &k, g.at);
+    wn_barrier();
+    for (struct wn_share n = wn_share(a->Hkv * p->blocks); n.at < n.end; n.at++)
+      pack_tile(p, &u, &k, n.at % a->Hkv, n.at / a->Hkv);
+    wn_barrier();
+    if (a->sel.on) {
+      for (struct wn_share n = wn_share(p->blocks - p->first_block); n.at < n.end; n.at++) {
+        const int64_t block = p->first_block + n.at;
+        struct wn_attention_rows r;
+        wn_attention_rows_init(p, b, block, &r);
+        pack_selecting(p, &r, 0, wn_operand_at(p, s.selq, block * WN_TILE * p->Dp));
       }
-      for (int64_t chunk = me; chunk < p->chunks; chunk += team) {
-        if (a->sel.on) memcpy(w.carry, s.carries + (size_t)chunk * size, size * sizeof *w.carry);
-        if (p->dead_keys.on) wn_dead_keys_list_begin(&w.list);
-        const int64_t end = wn_attention_chunk(p, chunk + 1);
-        for (int64_t block = wn_attention_chunk(p, chunk), count; block < end; block += count) {
-          count = wn_min_i64(rows_at_once(p, a->H), end - block);
-          forward_rows(p, &u, &k, &w, block, count);
-        }
-        if (a->sel.on && chunk == p->chunks - 1) carry_end(p, &u, w.carry);
-      }
-#pragma omp barrier
+      if (me == 0) carry_begin(p, &u, s.carries);
+      wn_barrier();
+      for (int64_t c; wn_task(p->blocks, &c);) carry_columns(p, &u, c, &k, &s, &w);
+      wn_barrier();
     }
-    wn_products_end(p);
+    for (int64_t chunk = me; chunk < p->chunks; chunk += team) {
+      if (a->sel.on) memcpy(w.carry, s.carries + (size_t)chunk * size, size * sizeof *w.carry);
+      if (p->dead_keys.on) wn_dead_keys_list_begin(&w.list);
+      const int64_t end = wn_attention_chunk(p, chunk + 1);
+      for (int64_t block = wn_attention_chunk(p, chunk), count; block < end; block += count) {
+        count = wn_min_i64(rows_at_once(p, a->H), end - block);
+        forward_rows(p, &u, &k, &w, block, count);
+      }
+      if (a->sel.on && chunk == p->chunks - 1) carry_end(p, &u, w.carry);
+    }
+    wn_barrier();
   }
+  wn_products_end(p);
 }
 
 void wn_attention_forward_run(const struct wn_attention_plan *p) {
   if (p->own)
-    forward_own(p);
+    wn_parallel_tasks(p->threads, (p->units + forward_run(p) - 1) / forward_run(p), forward_units, p);
   else
-    forward_team(p);
+    wn_parallel(p->threads, forward_team, p);
 }

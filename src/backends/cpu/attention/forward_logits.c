@@ -3,7 +3,6 @@
 #include "backends/cpu/attention/forward.h"
 
 #include <math.h>
-#include <omp.h>
 #include "backends/cpu/attention/threshold.h"
 
 /* Are whole rows of logits kept? */
@@ -112,5 +111,5 @@ void wn_forward_use_logits(const struct wn_attention_plan *p, const struct wn_at
                                                          .columns = wn_min_i64(end, a->Tk),
                                                          .stride = stride,
                                                          .w = logits,
-                                                         .thread = omp_get_thread_num()});
+                                                         .thread = wn_hand()});
 }

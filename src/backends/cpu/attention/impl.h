@@ -17,6 +17,7 @@
 #include "backends/cpu/attention/bf16.h"
 #include "backends/cpu/product.h"
 #include "base/arrays.h"
+#include "base/parallel.h"
 
 enum {
   WN_TILE = 64,

@@ -7,7 +7,6 @@
 #include "backends/cpu/attention/products.h"
 #include "backends/cpu/attention/score.h"
 
-#include <omp.h>
 #include <string.h>
 
 struct open_task {
@@ -128,21 +127,19 @@ static void open_forward_rows(const struct open_task *t, int64_t h, int64_t r, i
   p->ops->unpack(wn_floats_out(a->y, a->s_y, t->b, r, h), a->s_y.t, t->acc, Dp, 1, 0, rows, D, t->factor, 1.0f);
 }
 
-void wn_open_forward_run(const struct wn_attention_plan *p) {
+static void open_forward_group(void *plan, int64_t n) {
+  const struct wn_attention_plan *p = plan;
   const struct wn_attention *a = p->a;
   const struct wn_arrays each = open_count(p, false);
-#pragma omp parallel num_threads(threads_of(p))
-  {
-    struct wn_arrays x = wn_arrays_copy(&each, p->exec->scratch, omp_get_thread_num());
-    struct open_task t;
-    open_lay(p, &x, false, &t);
-#pragma omp for schedule(static)
-    for (int64_t n = 0; n < a->B * a->Hkv; n++) {
-      open_begin(p, n, false, &t);
-      for (int64_t h = t.g * p->group; h < (t.g + 1) * p->group; h++)
-        for (int64_t r = 0; r < a->Tq; r += WN_TILE) open_forward_rows(&t, h, r, wn_min_i64(WN_TILE, a->Tq - r));
-    }
-  }
+  struct wn_arrays x = wn_arrays_copy(&each, p->exec->scratch, wn_hand());
+  struct open_task t;
+  open_lay(p, &x, false, &t);
+  open_begin(p, n, false, &t);
+  for (int64_t h = t.g * p->group; h < (t.g + 1) * p->group; h++)
+    for (int64_t r = 0; r < a->Tq; r += WN_TILE) open_forward_rows(&t, h, r, wn_min_i64(WN_TILE, a->Tq - r));
+}
+void wn_open_forward_run(const struct wn_attention_plan *p) {
+  wn_parallel_for(threads_of(p), p->a->B * p->a->Hkv, open_forward_group, p);
 }
 
 /* Computes dq of rows r..r+rows-1 of head h, and adds to dk, dv and the sums for parameters of biases. */
@@ -198,24 +195,22 @@ static void open_store(const struct open_task *t, void *array, struct wn_stride 
   for (int64_t j = t->keys; j < a->Tk; j++) memset(to + j * stride.t, 0, (size_t)a->D * sizeof *to);
 }
 
-void wn_open_backward_run(const struct wn_attention_plan *p) {
+static void open_backward_group(void *plan, int64_t n) {
+  const struct wn_attention_plan *p = plan;
   const struct wn_attention *a = p->a;
   const struct wn_arrays each = open_count(p, true);
-#pragma omp parallel num_threads(threads_of(p))
-  {
-    struct wn_arrays x = wn_arrays_copy(&each, p->exec->scratch, omp_get_thread_num());
-    struct open_task t;
-    open_lay(p, &x, true, &t);
-#pragma omp for schedule(static)
-    for (int64_t n = 0; n < a->B * a->Hkv; n++) {
-      open_begin(p, n, true, &t);
-      memset(t.dk, 0, (size_t)(t.blocks * WN_TILE * p->Dp) * sizeof *t.dk);
-      memset(t.dv, 0, (size_t)(t.blocks * WN_TILE * p->Dp) * sizeof *t.dv);
-      for (int64_t h = t.g * p->group; h < (t.g + 1) * p->group; h++)
-        for (int64_t r = 0; r < a->Tq; r += WN_TILE) backward_rows(&t, h, r, wn_min_i64(WN_TILE, a->Tq - r));
-      open_store(&t, a->dk, a->s_k, t.dk, a->scale);
-      open_store(&t, a->dv, a->s_v, t.dv, 1.0);
-    }
-  }
+  struct wn_arrays x = wn_arrays_copy(&each, p->exec->scratch, wn_hand());
+  struct open_task t;
+  open_lay(p, &x, true, &t);
+  open_begin(p, n, true, &t);
+  memset(t.dk, 0, (size_t)(t.blocks * WN_TILE * p->Dp) * sizeof *t.dk);
+  memset(t.dv, 0, (size_t)(t.blocks * WN_TILE * p->Dp) * sizeof *t.dv);
+  for (int64_t h = t.g * p->group; h < (t.g + 1) * p->group; h++)
+    for (int64_t r = 0; r < a->Tq; r += WN_TILE) backward_rows(&t, h, r, wn_min_i64(WN_TILE, a->Tq - r));
+  open_store(&t, a->dk, a->s_k, t.dk, a->scale);
+  open_store(&t, a->dv, a->s_v, t.dv, 1.0);
+}
+void wn_open_backward_run(const struct wn_attention_plan *p) {
+  wn_parallel_for(threads_of(p), p->a->B * p->a->Hkv, open_backward_group, p);
   wn_score_end(p);
 }

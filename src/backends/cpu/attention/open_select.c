@@ -18,7 +18,6 @@
 #include "backends/cpu/attention/open_select.h"
 #include "backends/cpu/attention/products.h"
 
-#include <omp.h>
 #include <string.h>
 #include "backends/cpu/attention/score.h"
 
@@ -253,33 +252,35 @@ static void open_select_rows(struct wn_open_place *x, int64_t r) {
   }
 }
 
-void wn_open_select_forward_run(const struct wn_attention_plan *p) {
+static void open_select_forward(void *plan) {
+  const struct wn_attention_plan *p = plan;
   const int64_t at_once = wn_open_units(p), R = wn_open_blocks(p), groups = wn_open_groups(p);
   struct wn_open_room s;
   wn_open_select_lay(p, false, &(struct wn_arrays){.base = p->exec->scratch}, &s);
-#pragma omp parallel num_threads(p->exec->threads)
-  {
-    struct wn_arrays copy = wn_arrays_copy(&s.worker, s.workers, omp_get_thread_num());
-    struct wn_open_worker w;
-    struct wn_open_place x;
-    wn_open_worker_lay(p, false, &copy, &w);
-    for (int64_t first = 0; first < p->units; first += at_once) {
-      const int64_t n = wn_min_i64(at_once, p->units - first);
-#pragma omp for schedule(static)
-      for (int64_t i = 0; i < n * groups; i++) {
-        wn_open_place_init(p, &s, &w, false, first + i / groups, &x);
-        open_pack_group(&x, i % groups);
-      }
-#pragma omp for schedule(static)
-      for (int64_t i = 0; i < n * R; i++) {
-        wn_open_place_init(p, &s, &w, false, first + i / R, &x);
-        if (i % R < x.blocks) open_sum_column(&x, i % R);
-      }
-#pragma omp for schedule(static)
-      for (int64_t i = 0; i < n * R; i++) {
-        wn_open_place_init(p, &s, &w, false, first + i / R, &x);
-        open_select_rows(&x, i % R);
-      }
+  struct wn_arrays copy = wn_arrays_copy(&s.worker, s.workers, wn_hand());
+  struct wn_open_worker w;
+  struct wn_open_place x;
+  wn_open_worker_lay(p, false, &copy, &w);
+  for (int64_t first = 0; first < p->units; first += at_once) {
+    const int64_t n = wn_min_i64(at_once, p->units - first);
+    for (struct wn_share i = wn_share(n * groups); i.at < i.end; i.at++) {
+      wn_open_place_init(p, &s, &w, false, first + i.at / groups, &x);
+      open_pack_group(&x, i.at % groups);
     }
+    wn_barrier();
+    for (struct wn_share i = wn_share(n * R); i.at < i.end; i.at++) {
+      wn_open_place_init(p, &s, &w, false, first + i.at / R, &x);
+      if (i.at % R < x.blocks) open_sum_column(&x, i.at % R);
+    }
+    wn_barrier();
+    for (struct wn_share i = wn_share(n * R); i.at < i.end; i.at++) {
+      wn_open_place_init(p, &s, &w, false, first + i.at / R, &x);
+      open_select_rows(&x, i.at % R);
+    }
+    wn_barrier();
   }
+}
+
+void wn_open_select_forward_run(const struct wn_attention_plan *p) {
+  wn_parallel(p->exec->threads, open_select_forward, p);
 }

@@ -2,7 +2,6 @@
 #include "backends/cpu/attention/open_select.h"
 #include "backends/cpu/attention/products.h"
 
-#include <omp.h>
 #include <string.h>
 #include "backends/cpu/attention/score.h"
 
@@ -215,36 +214,40 @@ static void open_strength_end(const struct wn_attention_plan *p, const double *s
   }
 }
 
-void wn_open_select_backward_run(const struct wn_attention_plan *p) {
+static void open_select_backward(void *plan) {
+  const struct wn_attention_plan *p = plan;
   const int64_t at_once = wn_open_units(p), parts = wn_open_parts(p), of_rows = wn_open_heads(p) * wn_open_blocks(p);
   const int64_t R = wn_open_blocks(p);
   struct wn_open_room s;
   wn_open_select_lay(p, true, &(struct wn_arrays){.base = p->exec->scratch}, &s);
-#pragma omp parallel num_threads(p->exec->threads)
-  {
-    struct wn_arrays copy = wn_arrays_copy(&s.worker, s.workers, omp_get_thread_num());
-    struct wn_open_worker w;
-    struct wn_open_place x;
-    wn_open_worker_lay(p, true, &copy, &w);
-    for (int64_t first = 0; first < p->units; first += at_once) {
-      const int64_t n = wn_min_i64(at_once, p->units - first);
-#pragma omp for schedule(static)
-      for (int64_t i = 0; i < n * of_rows; i++) {
-        wn_open_place_init(p, &s, &w, true, first + i / of_rows, &x);
-        open_pack_unit_rows(&x, i % of_rows / R, i % R);
-      }
-#pragma omp for schedule(static)
-      for (int64_t i = 0; i < n * parts; i++) {
-        wn_open_place_init(p, &s, &w, true, first + i / parts, &x);
-        s.strength[first * parts + i] = open_backward_part(&x, i % parts);
-      }
-#pragma omp for schedule(static)
-      for (int64_t i = 0; i < n * of_rows; i++) {
-        wn_open_place_init(p, &s, &w, true, first + i / of_rows, &x);
-        open_write_dq(&x, i % of_rows / R, i % R);
-      }
+  struct wn_arrays copy = wn_arrays_copy(&s.worker, s.workers, wn_hand());
+  struct wn_open_worker w;
+  struct wn_open_place x;
+  wn_open_worker_lay(p, true, &copy, &w);
+  for (int64_t first = 0; first < p->units; first += at_once) {
+    const int64_t n = wn_min_i64(at_once, p->units - first);
+    for (struct wn_share i = wn_share(n * of_rows); i.at < i.end; i.at++) {
+      wn_open_place_init(p, &s, &w, true, first + i.at / of_rows, &x);
+      open_pack_unit_rows(&x, i.at % of_rows / R, i.at % R);
     }
+    wn_barrier();
+    for (struct wn_share i = wn_share(n * parts); i.at < i.end; i.at++) {
+      wn_open_place_init(p, &s, &w, true, first + i.at / parts, &x);
+      s.strength[first * parts + i.at] = open_backward_part(&x, i.at % parts);
+    }
+    wn_barrier();
+    for (struct wn_share i = wn_share(n * of_rows); i.at < i.end; i.at++) {
+      wn_open_place_init(p, &s, &w, true, first + i.at / of_rows, &x);
+      open_write_dq(&x, i.at % of_rows / R, i.at % R);
+    }
+    wn_barrier();
   }
+}
+
+void wn_open_select_backward_run(const struct wn_attention_plan *p) {
+  struct wn_open_room s;
+  wn_open_select_lay(p, true, &(struct wn_arrays){.base = p->exec->scratch}, &s);
+  wn_parallel(p->exec->threads, open_select_backward, p);
   wn_score_end(p);
   open_strength_end(p, s.strength);
 }

@@ -49,22 +49,24 @@ void wn_terms_relative_lay(const struct wn_attention_plan *p, struct wn_arrays *
   WN_ARRAYS_LAY(l, rows);
 }
 
-void wn_terms_relative_pack(const struct wn_attention_plan *p, bool backward) {
+static void relative_pack(void *plan, int64_t from, int64_t to) {
+  const struct wn_attention_plan *p = plan;
   const struct wn_attention *a = p->a;
   const struct wn_terms_scratch *s = &p->terms;
-  if (a->relative.P <= 0) return;
-#pragma omp parallel for num_threads(p->exec->threads) schedule(static)
-  for (int64_t at = 0; at < columns(a); at += WN_SKEW_ROWS) {
+  for (int64_t at = from; at < to; at += WN_SKEW_ROWS) {
     const int64_t x = relative_farthest(a) - at;
     p->ops->pack_distances(s->distances + at, wn_terms_relative_stride(p), a->relative.p, a->relative.P, x, a->D,
                            (float)a->scale);
-    for (int64_t i = 0; backward && i < WN_SKEW_ROWS; i++) {
+    for (int64_t i = 0; s->distance_rows && i < WN_SKEW_ROWS; i++) {
       float *row = s->distance_rows + (at + i) * p->Dp;
       memset(row, 0, (size_t)p->Dp * sizeof *row);
       if (x - i >= 0 && x - i < a->relative.P)
         memcpy(row, (const float *)a->relative.p + (x - i) * a->D, (size_t)a->D * sizeof *row);
     }
   }
+}
+void wn_terms_relative_pack(const struct wn_attention_plan *p) {
+  if (p->a->relative.P > 0) wn_parallel_blocks(p->exec->threads, columns(p->a), WN_SKEW_ROWS, relative_pack, p);
 }
 
 /* Rows of a strip that use the same columns. */
@@ -147,14 +149,15 @@ void wn_terms_relative_part_clear(const struct wn_attention_plan *p, float *dp) 
 }
 
 /* Adds the parts to dp, in order. */
-void wn_terms_relative_end(const struct wn_attention_plan *p) {
+static void relative_add(void *plan, int64_t x) {
+  const struct wn_attention_plan *p = plan;
   const struct wn_attention *a = p->a;
   const int64_t parts = wn_terms_parts(p), step = columns(a) * p->Dp;
+  float *from = p->terms.distance_sums + (relative_farthest(a) - x) * p->Dp, *to = (float *)a->relative.dp + x * a->D;
+  p->ops->unpack(from, p->Dp, from, p->Dp, parts, step, 1, a->D, NULL, (float)a->scale);
+  for (int64_t d = 0; d < a->D; d++) to[d] += from[d];
+}
+void wn_terms_relative_end(const struct wn_attention_plan *p) {
   if (!p->terms.distance_sums) return;
-#pragma omp parallel for num_threads(p->exec->threads) schedule(static)
-  for (int64_t x = 0; x < wn_min_i64(a->relative.P, a->Tk); x++) {
-    float *from = p->terms.distance_sums + (relative_farthest(a) - x) * p->Dp, *to = (float *)a->relative.dp + x * a->D;
-    p->ops->unpack(from, p->Dp, from, p->Dp, parts, step, 1, a->D, NULL, (float)a->scale);
-    for (int64_t d = 0; d < a->D; d++) to[d] += from[d];
-  }
+  wn_parallel_for(p->exec->threads, wn_min_i64(p->a->relative.P, p->a->Tk), relative_add, p);
 }

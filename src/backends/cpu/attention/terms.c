@@ -112,17 +112,18 @@ static double terms_product(const float *x, const float *y, int64_t D) {
   return sum;
 }
 
-static void exclusive_gate(const struct wn_attention *a, int64_t h) {
+static void exclusive_gate(void *args, int64_t h) {
+  const struct wn_attention *a = args;
   double sum = 0;
   for (int64_t b = 0; b < a->B; b++)
     for (int64_t r = 0; r < a->Tq; r++) {
+      const float *dy = wn_floats_at(a->dy, a->s_y, b, r, h);
       const float *v = wn_floats_at(a->v, a->s_v, b, r + a->Tk - a->Tq, h / (a->H / a->Hkv));
       const double along = (double)((const float *)a->exclusive.dot)[(b * a->H + h) * a->Tq + r];
-      sum +=
-          along * terms_product(wn_floats_at(a->dy, a->s_y, b, r, h), v, a->D) / fmax(terms_product(v, v, a->D), 1e-30);
+      sum += along * terms_product(dy, v, a->D) / fmax(terms_product(v, v, a->D), 1e-30);
     }
-  float *to = (float *)a->exclusive.dgate + h;
-  *to = (float)((double)*to - sum);
+  float *gate = (float *)a->exclusive.dgate + h;
+  *gate = (float)((double)*gate - sum);
 }
 
 /* --- dropout --- */
@@ -184,8 +185,6 @@ void wn_terms_backward_end(const struct wn_attention_plan *p) {
   wn_score_end(p);
   wn_sinks_end(p);
   strength_end(p);
-  if (a->exclusive.on && a->exclusive.gate && a->exclusive.dgate) {
-#pragma omp parallel for num_threads(p->exec->threads) schedule(static)
-    for (int64_t h = 0; h < a->H; h++) exclusive_gate(a, h);
-  }
+  if (a->exclusive.on && a->exclusive.gate && a->exclusive.dgate)
+    wn_parallel_for(p->exec->threads, a->H, exclusive_gate, a);
 }

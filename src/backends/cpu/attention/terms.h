@@ -116,7 +116,7 @@ void wn_terms_relative_lay(const struct wn_attention_plan *p, struct wn_arrays *
                            struct wn_terms_scratch *s);
 /* Floats between rows of p->terms.distances. */
 int64_t wn_terms_relative_stride(const struct wn_attention_plan *p);
-void wn_terms_relative_pack(const struct wn_attention_plan *p, bool backward);
+void wn_terms_relative_pack(const struct wn_attention_plan *p);
 void wn_terms_relative_end(const struct wn_attention_plan *p);
 
 /* Dropout on the attention weights: keep[rows] gets the bits of the kept attention weights. Below: tile[rows,64] *=

@@ -43,5 +43,8 @@ V_INLINE int64_t min_of(int64_t a, int64_t b) {
 V_INLINE int threads_for(const struct wn_exec *exec, int64_t elements) {
   return elements < 16384 ? 1 : exec->threads;
 }
+#define ROWS(slot, args, elements, n, block, each)                                                                     \
+  static wn_status slot(const struct wn_exec *exec, const args *a);                                                    \
+  WN_ROWS(slot, args, threads_for(exec, elements), n, block, each)
 
 #endif

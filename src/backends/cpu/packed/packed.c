@@ -214,25 +214,38 @@ static void packed_clear_row(const struct wn_cpu_packed_x *x, int64_t m) {
   memset(x->n + m * x->ldd, 0, (size_t)x->ldd * sizeof *x->n);
 }
 
+/* What threads share. A row's sum does not depend on where a thread's columns begin. */
+struct packed_run {
+  const struct wn_cpu_packed_kernels *k;
+  const struct wn_linear *a;
+  struct wn_cpu_packed_x x; /* few rows */
+  int64_t m0, M;            /* of many rows: those that are multiplied now */
+  char *tiles, *rooms;      /* of x; for panels, a hand's after the other's */
+  uint16_t *rounded;        /* x in bfloat16 */
+  float *panel;             /* rows n0 on of w in floats */
+  int64_t n0;
+};
+
+static void packed_quantize_row(void *run, int64_t m) {
+  const struct packed_run *r = run;
+  r->k->quantize(&r->x, m);
+}
+static void packed_columns(void *run, int64_t n0, int64_t n1) {
+  const struct packed_run *r = run;
+  packed_share(r->k, r->a, &r->x, n0, n1);
+}
+
 static void packed_few_rows(const struct wn_exec *exec, const struct wn_linear *a,
                             const struct wn_cpu_packed_kernels *k) {
-  struct wn_cpu_packed_x x;
-  plan_x(a, exec->scratch, &x);
+  struct packed_run run = {.k = k, .a = a};
+  plan_x(a, exec->scratch, &run.x);
   bool blocks_too = false; /* weights of plain types are multiplied with the unrounded x */
   for (int p = 0; p < a->packed->count; p++) blocks_too = blocks_too || a->packed->part[p].type >= WN_GGUF_Q8_0;
   if (blocks_too) {
-#pragma omp parallel for num_threads(a->M * a->K < 16384 ? 1 : exec->threads) schedule(static)
-    for (int64_t m = 0; m < a->M; m++) k->quantize(&x, m);
-    for (int64_t m = a->M; m < packed_rows_taken(a->M); m++) packed_clear_row(&x, m);
+    wn_parallel_for(a->M * a->K < 16384 ? 1 : exec->threads, a->M, packed_quantize_row, &run);
+    for (int64_t m = a->M; m < packed_rows_taken(a->M); m++) packed_clear_row(&run.x, m);
   }
-  /* A row's sum does not depend on where a thread's share begins. */
-  const int64_t blocks = (a->N + 15) / 16;
-  const int threads = a->M * a->N * a->K < 65536 ? 1 : exec->threads;
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (int t = 0; t < threads; t++) {
-    const int64_t n0 = blocks * t / threads * 16, n1 = blocks * (t + 1) / threads * 16;
-    packed_share(k, a, &x, n0, n1 < a->N ? n1 : a->N);
-  }
+  wn_parallel_blocks(a->M * a->N * a->K < 65536 ? 1 : exec->threads, a->N, 16, packed_columns, &run);
 }
 
 /* Converts strip i of a part to a panel. */
@@ -274,23 +287,29 @@ static void tiles_share(const struct wn_cpu_packed_kernels *k, const struct wn_l
   }
 }
 
+static void tiles_row(void *run, int64_t m) {
+  const struct packed_run *r = run;
+  const struct wn_linear *a = r->a;
+  const int64_t T = WN_CPU_PACKED_TILED;
+  r->k->tile_row((const float *)a->x + (r->m0 + m) * a->ldx, a->K, (int)(m % T),
+                 r->tiles + m / T * WN_CPU_PACKED_TILE_BYTES(a->K));
+}
+static void tiles_columns(void *run, int64_t n0, int64_t n1) {
+  const struct packed_run *r = run;
+  const int64_t own = tiled_panels(r->a->K) * WN_CPU_PACKED_PANEL_BYTES(r->a->K);
+  if (r->k->begin) r->k->begin();
+  tiles_share(r->k, r->a, r->tiles, r->m0, r->M, n0, n1, r->rooms + wn_hand() * own);
+  if (r->k->end) r->k->end();
+}
+
 static void packed_tiles(const struct wn_exec *exec, const struct wn_linear *a, const struct wn_cpu_packed_kernels *k) {
-  const int64_t T = WN_CPU_PACKED_TILED, tile = WN_CPU_PACKED_TILE_BYTES(a->K), blocks = (a->N + T - 1) / T;
-  const size_t own = (size_t)(tiled_panels(a->K) * WN_CPU_PACKED_PANEL_BYTES(a->K));
-  const float *x = a->x; /* [M,K] */
-  char *tiles = exec->scratch, *rooms = tiles + tiles_bytes(a);
-  for (int64_t m0 = 0; m0 < a->M; m0 += TILED_ROWS) {
-    const int64_t M = a->M - m0 < TILED_ROWS ? a->M - m0 : TILED_ROWS;
-    if (M % T) memset(tiles + M / T * tile, 0, (size_t)tile); /* rows behind the last are multiplied too */
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
-    for (int64_t m = 0; m < M; m++) k->tile_row(x + (m0 + m) * a->ldx, a->K, (int)(m % T), tiles + m / T * tile);
-#pragma omp parallel for num_threads(exec->threads) schedule(static, 1)
-    for (int t = 0; t < exec->threads; t++) {
-      const int64_t n0 = blocks * t / exec->threads * T, n1 = blocks * (t + 1) / exec->threads * T;
-      if (k->begin) k->begin();
-      tiles_share(k, a, tiles, m0, M, n0, n1 < a->N ? n1 : a->N, rooms + (size_t)t * own);
-      if (k->end) k->end();
-    }
+  const int64_t T = WN_CPU_PACKED_TILED, tile = WN_CPU_PACKED_TILE_BYTES(a->K);
+  struct packed_run r = {.k = k, .a = a, .tiles = exec->scratch, .rooms = (char *)exec->scratch + tiles_bytes(a)};
+  for (; r.m0 < a->M; r.m0 += TILED_ROWS) {
+    r.M = a->M - r.m0 < TILED_ROWS ? a->M - r.m0 : TILED_ROWS;
+    if (r.M % T) memset(r.tiles + r.M / T * tile, 0, (size_t)tile); /* rows behind the last are multiplied too */
+    wn_parallel_for(exec->threads, r.M, tiles_row, &r);
+    wn_parallel_blocks(exec->threads, a->N, T, tiles_columns, &r);
   }
 }
 
@@ -315,38 +334,39 @@ static void bfloat16_share(const struct wn_linear *a, const uint16_t *x, int64_t
   }
 }
 
+static void bfloat16_row(void *run, int64_t m) {
+  const struct packed_run *r = run;
+  const struct wn_linear *a = r->a;
+  wn_cpu_packed_bf16_round((const float *)a->x + (r->m0 + m) * a->ldx, a->K,
+                           r->rounded + m * wn_cpu_packed_bf16_ld(a->K));
+}
+static void bfloat16_columns(void *run, int64_t n0, int64_t n1) {
+  const struct packed_run *r = run;
+  bfloat16_share(r->a, r->rounded, r->M, n0, n1, (float *)r->a->y + r->m0 * r->a->ldy);
+}
+
 static void packed_bfloat16(const struct wn_exec *exec, const struct wn_linear *a) {
-  const int64_t ld = wn_cpu_packed_bf16_ld(a->K), blocks = (a->N + 15) / 16;
   const int threads = a->M * a->N * a->K < 65536 ? 1 : exec->threads;
-  const float *x = a->x; /* [M,K] */
-  uint16_t *rounded = exec->scratch;
-  for (int64_t m0 = 0; m0 < a->M; m0 += TILED_ROWS) {
-    const int64_t M = a->M - m0 < TILED_ROWS ? a->M - m0 : TILED_ROWS;
-#pragma omp parallel for num_threads(M * a->K < 16384 ? 1 : threads) schedule(static)
-    for (int64_t m = 0; m < M; m++) wn_cpu_packed_bf16_round(x + (m0 + m) * a->ldx, a->K, rounded + m * ld);
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-    for (int t = 0; t < threads; t++) {
-      const int64_t n0 = blocks * t / threads * 16, n1 = blocks * (t + 1) / threads * 16;
-      bfloat16_share(a, rounded, M, n0, n1 < a->N ? n1 : a->N, (float *)a->y + m0 * a->ldy);
-    }
+  struct packed_run r = {.a = a, .rounded = exec->scratch};
+  for (; r.m0 < a->M; r.m0 += TILED_ROWS) {
+    r.M = a->M - r.m0 < TILED_ROWS ? a->M - r.m0 : TILED_ROWS;
+    wn_parallel_for(r.M * a->K < 16384 ? 1 : threads, r.M, bfloat16_row, &r);
+    wn_parallel_blocks(threads, a->N, 16, bfloat16_columns, &r);
   }
 }
 
-/* Converts rows of w from n0 on to floats. */
-static void make_panel(const struct wn_exec *exec, const struct wn_linear *a, const struct wn_cpu_packed_kernels *k,
-                       int64_t n0, int64_t rows, float *panel) {
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
-  for (int64_t r = 0; r < rows; r++) {
-    wn_gguf_type type;
-    const char *w = wn_packed_row(a->packed, a->K, n0 + r, &type);
-    k->decode(type, w, a->K, panel + r * a->K);
-  }
+static void panel_row(void *run, int64_t i) {
+  const struct packed_run *r = run;
+  wn_gguf_type type;
+  const char *w = wn_packed_row(r->a->packed, r->a->K, r->n0 + i, &type);
+  r->k->decode(type, w, r->a->K, r->panel + i * r->a->K);
 }
 
 /* The linear call for rows [n, n+rows) only, with a float panel at the start of scratch. */
 static struct wn_linear panel_map(const struct wn_exec *exec, const struct wn_linear *a,
                                   const struct wn_cpu_packed_kernels *k, int64_t n, int64_t rows) {
-  make_panel(exec, a, k, n, rows, exec->scratch);
+  const struct packed_run run = {.k = k, .a = a, .panel = exec->scratch, .n0 = n};
+  wn_parallel_for(exec->threads, rows, panel_row, &run);
   struct wn_linear part = *a;
   part.N = rows;
   part.w = exec->scratch;
@@ -404,14 +424,24 @@ size_t wn_cpu_packed_strips_bytes(wn_gguf_type type, int64_t rows, int64_t K, bo
   return (size_t)((rows + WN_CPU_PACKED_TILED - 1) / WN_CPU_PACKED_TILED * k->strip_bytes(type, K));
 }
 
+struct packed_strips {
+  const struct wn_cpu_packed_kernels *k;
+  const struct wn_packed_part *part;
+  int64_t K;
+  char *to;
+};
+static void packed_strips_rows(void *args, int64_t from, int64_t to) {
+  const struct packed_strips *s = args;
+  const struct wn_packed_part *part = s->part;
+  for (int64_t n = from; n < to; n += WN_CPU_PACKED_TILED) {
+    const int64_t rows = to - n < WN_CPU_PACKED_TILED ? to - n : WN_CPU_PACKED_TILED;
+    s->k->strip_make(part->type, (const char *)part->data + (size_t)n * wn_packed_row_bytes(part->type, s->K), rows,
+                     s->K, s->to + n / WN_CPU_PACKED_TILED * s->k->strip_bytes(part->type, s->K));
+  }
+}
+
 void wn_cpu_packed_strips_make(const struct wn_exec *exec, const struct wn_packed_part *part, int64_t K, void *to,
                                bool wide) {
-  const struct wn_cpu_packed_kernels *k = packed_kernels_for(wide);
-  const int64_t T = WN_CPU_PACKED_TILED, bytes = k->strip_bytes(part->type, K);
-#pragma omp parallel for num_threads(exec->threads) schedule(static)
-  for (int64_t i = 0; i < (part->rows + T - 1) / T; i++) {
-    const int64_t rows = part->rows - i * T;
-    k->strip_make(part->type, (const char *)part->data + (size_t)(i * T) * wn_packed_row_bytes(part->type, K),
-                  rows < T ? rows : T, K, (char *)to + i * bytes);
-  }
+  wn_parallel_blocks(exec->threads, part->rows, WN_CPU_PACKED_TILED, packed_strips_rows,
+                     &(struct packed_strips){packed_kernels_for(wide), part, K, to});
 }

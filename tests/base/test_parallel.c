@@ -1,6 +1,6 @@
-/* Parallel regions on winnow's own threads (base/regions.h): every construct that the sources use gives each piece of
- * work to one thread; between calls threads are idle; a child after fork can compute; unloading the library ends its
- * threads.
+/* Parallel regions (base/parallel.h): each piece of work is one hand's, and which one's depends on the numbers alone;
+ * between calls threads are idle; a child after fork can compute; unloading the library ends its threads. Twice: with
+ * futexes, and with what other systems than Linux sleep in (test_parallel_portable.c includes this file).
  *
  * Idle is tested by CPU time: a thread that spins for a second uses a second, one that goes to sleep after 0.2 ms
  * hardly any. */
@@ -9,13 +9,14 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
-#include <omp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/parallel.h"
 
 enum { N = 1000, TEAM = 4 };
 
@@ -34,106 +35,151 @@ static int threads_of_process(void) {
   return n;
 }
 
-static void test_loops(void **state) {
-  (void)state;
-  for (int team = 1; team <= 2 * TEAM; team++) {
-    int seen[N] = {0}, down[N] = {0}, threads = 0, all = 0;
-    long sum = 0;
-#pragma omp parallel for schedule(static) num_threads(team)
-    for (int i = 0; i < N; i++) seen[i]++;
-#pragma omp parallel for schedule(dynamic, 3) num_threads(team)
-    for (int i = 0; i < N; i++) seen[i]++;
-#pragma omp parallel for schedule(dynamic, 7) num_threads(team)
-    for (int i = N - 1; i >= 0; i -= 3) down[i]++;
-#pragma omp parallel for schedule(dynamic) num_threads(team)
-    for (int i = 5; i < 5; i++) seen[i]++;
-#pragma omp parallel for schedule(static) num_threads(team) reduction(+ : sum)
-    for (int i = 0; i < N; i++) sum += i;
-#pragma omp parallel num_threads(team)
-    {
-#pragma omp single
-      threads = omp_get_num_threads();
-#pragma omp critical
-      all += omp_get_thread_num();
-    }
-    for (int i = 0; i < N; i++) {
-      assert_int_equal(seen[i], 2);
-      assert_int_equal(down[i], (N - 1 - i) % 3 == 0);
-    }
-    assert_int_equal(sum, (long)N * (N - 1) / 2);
-    assert_int_equal(threads, team);
-    assert_int_equal(all, team * (team - 1) / 2);
+struct loop {
+  _Atomic int seen[N], hand[N]; /* how often; by whom, 1 more */
+  int64_t block;
+  atomic_int calls, wrong, threads;
+  atomic_long sum;
+};
+static void loop_each(void *args, int64_t i) {
+  struct loop *x = args;
+  x->calls++;
+  x->threads = wn_hands();
+  x->seen[i]++;
+  x->hand[i] = wn_hand() + 1;
+  x->sum += i;
+}
+static void loop_range(void *args, int64_t from, int64_t to) {
+  struct loop *x = args;
+  x->calls++;
+  x->threads = wn_hands();
+  if (from >= to || from % x->block || (to != N && to % x->block)) x->wrong++;
+  for (int64_t i = from; i < to; i++) {
+    x->seen[i]++;
+    x->hand[i] = wn_hand() + 1;
+    x->sum += i;
   }
-  assert_int_equal(omp_get_thread_num(), 0);
+}
+static void loop_hand(void *args) {
+  struct loop *x = args;
+  x->calls++;
+  for (struct wn_share i = wn_share(N); i.at < i.end; i.at++) {
+    x->seen[i.at]++;
+    x->hand[i.at] = wn_hand() + 1;
+  }
+  wn_barrier();
+  for (int64_t t; wn_task(N, &t);) {
+    x->seen[t]++;
+    x->sum += t;
+  }
+  wn_barrier();
+  for (int64_t t; wn_task(N - 1, &t);) x->seen[t]++;
 }
 
-/* More consecutive loops without a barrier than the runtime holds at a time, with threads of unequal speed; a barrier,
- * single, critical sections with and without a name, nesting. Repeated, because races are rare. */
-static void test_constructs(void **state) {
+/* Each hand's range is as long as another's or one block longer, the first hands having the longer ones. */
+static void check_shares(const struct loop *x, int team) {
+  const int64_t blocks = (N + x->block - 1) / x->block;
+  const int hands = blocks < team ? (int)blocks : team;
+  int64_t at = 0;
+  for (int h = 0; h < hands; h++) {
+    int64_t end = at + (blocks / hands + (h < blocks % hands)) * x->block;
+    for (; at < end && at < N; at++) assert_int_equal(x->hand[at], h + 1);
+  }
+  assert_int_equal(at, N);
+}
+
+static void check_sum(const struct loop *x) {
+  for (int i = 0; i < N; i++) assert_int_equal(x->seen[i], 1);
+  assert_int_equal(x->sum, (long)N * (N - 1) / 2);
+  assert_int_equal(x->wrong, 0);
+}
+
+static void test_loops(void **state) {
+  (void)state;
+  static const int64_t blocks[] = {1, 3, 7, 256, N, 2 * N};
+  for (int team = 1; team <= 2 * TEAM; team++) {
+    for (size_t b = 0; b < sizeof blocks / sizeof *blocks; b++) {
+      const int64_t count = (N + blocks[b] - 1) / blocks[b];
+      struct loop x = {.block = blocks[b]};
+      wn_parallel_blocks(team, N, blocks[b], loop_range, &x);
+      assert_int_equal(x.threads, count < team ? count : team);
+      assert_int_equal(x.calls, x.threads);
+      check_sum(&x);
+      check_shares(&x, team);
+    }
+    for (int tasks = 0; tasks < 2; tasks++) {
+      struct loop x = {.block = 1};
+      (tasks ? wn_parallel_tasks : wn_parallel_for)(team, N, loop_each, &x);
+      assert_int_equal(x.threads, team);
+      assert_int_equal(x.calls, N);
+      check_sum(&x);
+      if (!tasks) check_shares(&x, team);
+    }
+    struct loop x = {.block = 1};
+    wn_parallel_for(team, 0, loop_each, &x);
+    wn_parallel_tasks(team, -3, loop_each, &x);
+    wn_parallel_blocks(team, 0, 5, loop_range, &x);
+    assert_int_equal(x.calls, 0);
+    wn_parallel(team, loop_hand, &x);
+    assert_int_equal(x.calls, team);
+    for (int i = 0; i < N; i++) assert_int_equal(x.seen[i], i < N - 1 ? 3 : 2);
+    assert_int_equal(x.sum, (long)N * (N - 1) / 2);
+    check_shares(&x, team);
+  }
+  assert_int_equal(wn_hand(), 0);
+  assert_int_equal(wn_hands(), 1);
+}
+
+/* Barriers between tasks that threads of unequal speed take, and a region inside. Repeated, because races are rare. */
+struct rounds {
+  int round;
+  atomic_int left[30], before, wrong, inner;
+};
+static void inner_hand(void *args) {
+  struct rounds *x = args;
+  x->inner += 1 + 100 * (wn_hands() - 1) + 100 * wn_hand();
+  wn_barrier(); /* of one hand */
+}
+static void rounds_hand(void *args) {
+  struct rounds *x = args;
+  const int mine = wn_hand();
+  for (int k = 0; k < 30; k++) {
+    for (int64_t t; wn_task(5, &t);) x->left[k]++;
+    if (x->round % 3 == 0 && mine == k % TEAM) sched_yield();
+    wn_barrier();
+    if (x->left[k] != 5) x->wrong++;
+    if (k == 29) x->before++;
+  }
+  wn_barrier();
+  if (x->before != TEAM) x->wrong++;
+  wn_parallel(TEAM, inner_hand, x); /* nested: one hand */
+  if (wn_hand() != mine || wn_hands() != TEAM) x->wrong++;
+  wn_barrier();
+  if (x->inner != TEAM) x->wrong++;
+}
+static void test_barriers(void **state) {
   (void)state;
   for (int round = 0; round < 60; round++) {
-    int left[30] = {0}, before = 0, wrong = 0, blocks = 0, named = 0, inner = 0;
-#pragma omp parallel num_threads(TEAM)
-    {
-      for (int k = 0; k < 30; k++) {
-#pragma omp for schedule(dynamic, 1) nowait
-        for (int i = 0; i < 5; i++) {
-#pragma omp atomic
-          left[k]++;
-        }
-        if (round % 3 == 0 && omp_get_thread_num() == k % TEAM) sched_yield();
-#pragma omp single nowait
-        {
-#pragma omp atomic
-          blocks++;
-        }
-      }
-#pragma omp atomic
-      before++;
-#pragma omp barrier
-      if (before != TEAM) {
-#pragma omp atomic
-        wrong++;
-      }
-#pragma omp critical(regions_named)
-      named++;
-#pragma omp parallel num_threads(TEAM) /* nested: one thread */
-      {
-#pragma omp atomic
-        inner += 1 + 100 * (omp_get_num_threads() - 1) + 100 * omp_get_thread_num();
-      }
-#pragma omp barrier
-#pragma omp for schedule(dynamic, 2)
-      for (int i = 0; i < 30; i++) {
-        if (left[i] != 5) {
-#pragma omp atomic
-          wrong++;
-        }
-      }
-    }
-    assert_int_equal(wrong, 0);
-    assert_int_equal(blocks, 30);
-    assert_int_equal(named, TEAM);
-    assert_int_equal(inner, TEAM);
+    struct rounds x = {.round = round};
+    wn_parallel(TEAM, rounds_hand, &x);
+    assert_int_equal(x.wrong, 0);
+    assert_int_equal(x.inner, TEAM);
   }
 }
 
 /* The program's own threads, with regions at the same time. */
-static void *beside(void *user) {
-  long *sum = user;
-  for (int round = 0; round < 50; round++) {
-    long part = 0;
-#pragma omp parallel for schedule(dynamic, 10) num_threads(3) reduction(+ : part)
-    for (int i = 0; i < N; i++) part += i;
-    *sum += part;
-  }
+static void add_one(void *sum, int64_t i) {
+  atomic_fetch_add((atomic_long *)sum, i);
+}
+static void *beside(void *sum) {
+  for (int round = 0; round < 50; round++) wn_parallel_tasks(3, N, add_one, sum);
   return NULL;
 }
 
 static void test_beside(void **state) {
   (void)state;
   pthread_t threads[TEAM];
-  long sums[TEAM] = {0};
+  atomic_long sums[TEAM] = {0};
   for (int i = 0; i < TEAM; i++) assert_int_equal(pthread_create(&threads[i], NULL, beside, &sums[i]), 0);
   for (int i = 0; i < TEAM; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
   for (int i = 0; i < TEAM; i++) assert_int_equal(sums[i], 50L * N * (N - 1) / 2);
@@ -163,19 +209,28 @@ static wn_status place_feed(struct place *p, float *logits) {
   return wn_session_feed(p->ctx, p->session, ids, 7, 0, logits);
 }
 
-/* clang's OpenMP has its own threads, which spin for 200 ms and never end. */
-static void skip_with_clang(void) {
-#ifndef WN_REGIONS
-  print_message("# SKIP compiled without regions.c's threads\n");
-  skip();
-#endif
-}
-
 /* On one CPU: what the others have not begun, the caller does, once each; but not across a barrier, where each share
  * needs a thread. */
+struct taken {
+  pthread_t caller;
+  bool barrier;
+  atomic_int runs[TEAM], others, taken, wrong;
+};
+static void taken_hand(void *args) {
+  struct taken *x = args;
+  const int mine = wn_hand();
+  const bool by_caller = pthread_equal(pthread_self(), x->caller);
+  if (mine == 0 && !by_caller) x->wrong = 1; /* one thread's */
+  x->runs[mine]++;
+  if (x->barrier) {
+    wn_barrier();
+    if (!by_caller) x->others++;
+  } else if (mine > 0 && by_caller) {
+    x->taken++;
+  }
+}
 static void test_taken_back(void **state) {
   (void)state;
-  skip_with_clang();
   cpu_set_t all, one;
   assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
   CPU_ZERO(&one);
@@ -187,31 +242,15 @@ static void test_taken_back(void **state) {
   assert_true(child >= 0);
   if (child == 0) {
     alarm(120);
-    int taken = 0, wrong = 0;
+    int taken = 0;
+    bool wrong = false;
     if (sched_setaffinity(0, sizeof one, &one) != 0) _exit(3);
-    const pthread_t caller = pthread_self();
     for (int round = 0; round < 2000; round++) {
-      int runs[TEAM] = {0}, others = 0;
-      const bool barrier = round % 10 == 0;
-#pragma omp parallel num_threads(TEAM)
-      {
-        const int mine = omp_get_thread_num();
-        const bool by_caller = pthread_equal(pthread_self(), caller);
-        if (mine == 0 && !by_caller) wrong = 1; /* one thread's */
-#pragma omp atomic
-        runs[mine]++;
-        if (barrier) {
-#pragma omp barrier
-          if (!by_caller) {
-#pragma omp atomic
-            others++;
-          }
-        } else if (mine > 0 && by_caller) {
-          taken++; /* the caller alone */
-        }
-      }
-      for (int i = 0; i < TEAM; i++) wrong |= runs[i] != 1;
-      wrong |= barrier && others != TEAM - 1;
+      struct taken x = {.caller = pthread_self(), .barrier = round % 10 == 0};
+      wn_parallel(TEAM, taken_hand, &x);
+      for (int i = 0; i < TEAM; i++) wrong |= x.runs[i] != 1;
+      wrong |= x.wrong || (x.barrier && x.others != TEAM - 1);
+      taken += x.taken;
     }
     _exit(wrong ? 4 : taken == 0 ? 5 : 0);
   }
@@ -221,7 +260,6 @@ static void test_taken_back(void **state) {
 
 static void test_idle(void **state) {
   (void)state;
-  skip_with_clang();
   struct place p;
   float logits[64];
   place_of(&p, TEAM);
@@ -260,7 +298,6 @@ static void test_fork(void **state) {
 /* The shared library is loaded, used by two threads and unloaded, three times. */
 static void test_unloaded(void **state) {
   (void)state;
-  skip_with_clang();
   char path[4096];
   snprintf(path, sizeof path, "%.*slibwinnow.so", (int)(strrchr(WN_BINARY, '/') + 1 - WN_BINARY), WN_BINARY);
   for (int round = 0; round < 3; round++) {
@@ -290,7 +327,7 @@ static void test_unloaded(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_loops),   cmocka_unit_test(test_constructs),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_loops),   cmocka_unit_test(test_barriers),
                                      cmocka_unit_test(test_beside),  cmocka_unit_test(test_taken_back),
                                      cmocka_unit_test(test_idle),    cmocka_unit_test(test_fork),
                                      cmocka_unit_test(test_unloaded)};

@@ -1,10 +1,10 @@
-/* Threads of parallel regions, behind gcc's `#pragma omp` (regions.h says how the calls arrive here).
+/* Threads of parallel regions (parallel.h).
  *
- * Why not gcc's own library (libgomp): how long its idle threads spin can be set only by an environment variable that
- * is read at load time; after a fork the child of a process that has computed hangs in it; and on a machine with other
- * work its spinning takes time from everybody. So:
+ * Why not a compiler's OpenMP: how long gcc's idle threads spin can be set only by an environment variable that is read
+ * at load time, after a fork the child of a process that has computed hangs in it, and on a machine with other work its
+ * spinning takes time from everybody; clang's has another interface, and Apple's compiler none. So:
  * - A waiting thread spins for at most REGION_SPIN, which makes the next region of the same call start quickly, and
- *   then sleeps in a futex. Between calls nothing runs.
+ *   then sleeps. Between calls nothing runs.
  * - The thread that began a region, and threads at a barrier, wait for others that work. If the wait outlasts the spin
  *   (the others have no CPU), all spin less from then on; if the others come in time, longer again.
  * - When the thread that began a region has done its own share, it takes back and does each share that no thread has
@@ -19,30 +19,22 @@
  *   joined.
  * - They block all signals: handlers run on the program's own threads.
  *
- * A region inside a region has one thread. gcc's code divides the work, by thread number and thread count.
- *
  * With OMP_WAIT_POLICY=passive nothing spins. Of OpenMP's other variables only OMP_NUM_THREADS is used (context.c).
  *
  * Cost of a region: a store and a load per spinning thread, a system call per sleeping thread. */
-#include "base/regions.h"
-
-#include "base/crowd.h"
-#include "base/thread.h"
-
-#ifdef WN_REGIONS
+#include "base/parallel.h"
 
 #include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/crowd.h"
+#include "base/thread.h"
 
 #if WN_HAVE_ONEDNN
 void omp_set_num_threads(int threads); /* the compiler's OpenMP library, which oneDNN uses */
@@ -52,7 +44,7 @@ void omp_set_num_threads(int threads); /* the compiler's OpenMP library, which o
 #define REGION_LEAST 5000L   /* nanoseconds; never less, so that threads that come in time again are noticed */
 #define REGION_ASKED 100000L /* nanoseconds; at most this often the system is asked for CPU time (0.4 microseconds) */
 #define REGION_ASLEEP (1u << 31) /* a bit of a word: somebody sleeps on it */
-enum { REGION_SHARES = 8, REGION_LINE = 64 };
+enum { REGION_LINE = 64 };
 
 /* --- waiting --- */
 
@@ -70,12 +62,39 @@ static void region_pause(void) {
 #endif
 }
 
+/* Sleeps while *word is `value`, or less long; region_wake ends it, for at most so many threads that sleep on the word.
+ * Only the address of the word is used there: its region may be gone. */
+#if defined(__linux__) && !defined(WN_WITHOUT_FUTEX)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 static void region_sleep(_Atomic uint32_t *word, uint32_t value) {
   syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
 }
 static void region_wake(_Atomic uint32_t *word, int threads) {
   syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, threads, NULL, NULL, 0);
 }
+static void region_sleep_init(void) {}
+#else /* one place for all words: whoever is woken looks at its own */
+static pthread_mutex_t region_bed;
+static pthread_cond_t region_bell;
+static void region_sleep(_Atomic uint32_t *word, uint32_t value) {
+  pthread_mutex_lock(&region_bed);
+  if (atomic_load(word) == value) pthread_cond_wait(&region_bell, &region_bed);
+  pthread_mutex_unlock(&region_bed);
+}
+static void region_wake(_Atomic uint32_t *word, int threads) {
+  (void)word, (void)threads;
+  pthread_mutex_lock(&region_bed);
+  pthread_cond_broadcast(&region_bell);
+  pthread_mutex_unlock(&region_bed);
+}
+/* In a child too: a thread of the parent may have held the one and slept on the other. */
+static void region_sleep_init(void) {
+  pthread_mutex_init(&region_bed, NULL);
+  wn_cond_init(&region_bell);
+}
+#endif
 
 static long region_cpu(void) { /* of the process */
   struct timespec t;
@@ -124,148 +143,54 @@ static void region_wait(_Atomic uint32_t *word, uint32_t value) {
 
 /* --- regions --- */
 
-/* One work-sharing construct: a loop whose parts threads take one after the other, or a `single` block. */
-struct region_share {
-  _Alignas(REGION_LINE) _Atomic uint64_t state; /* 0: free, UINT64_MAX: being set up, else the construct's number + 1 */
-  _Atomic uint32_t inside;                      /* threads that have not left the construct */
-  long from, step, chunk, count;                /* count: number of iterations */
-  _Atomic long next;                            /* the first iteration that no thread has taken */
-};
-
 struct region {
-  void (*fn)(void *);
-  void *data;
+  void (*fn)(void *); /* each hand's, or one of these */
+  void (*each)(void *, int64_t);
+  void (*range)(void *, int64_t, int64_t);
+  void *arg;
+  int64_t n, block;
+  bool tasks; /* of each: a hand takes one after the other */
   unsigned threads;
-  uint64_t constructs; /* entered by every thread at its start: 1 if the whole region is one loop, else 0 */
   _Alignas(REGION_LINE) _Atomic uint32_t working; /* threads but the first that have not finished; with REGION_ASLEEP */
   _Alignas(REGION_LINE) _Atomic uint32_t arrived; /* threads at the barrier */
   _Atomic uint32_t barriers;                      /* barriers passed; with REGION_ASLEEP */
-  struct region_share shares[REGION_SHARES];      /* construct n has shares[n % REGION_SHARES] */
+  _Alignas(REGION_LINE) _Atomic int64_t next;     /* the first that no hand has taken */
 };
 
 static _Thread_local struct {
   struct region *region; /* NULL: outside */
-  int thread;
-  uint64_t constructs; /* loops and singles that this thread has entered */
+  int hand;
 } region_here;
 
-int wn_region_thread(void) {
-  return region_here.thread;
+int wn_hand(void) {
+  return region_here.hand;
 }
-int wn_region_threads(void) {
+int wn_hands(void) {
   return region_here.region ? (int)region_here.region->threads : 1;
 }
 
-void wn_region_barrier(void) {
+struct wn_share wn_share(int64_t n) {
+  const int64_t hand = wn_hand(), hands = wn_hands(), each = n / hands, more = n % hands;
+  const int64_t at = hand * each + (hand < more ? hand : more);
+  return (struct wn_share){.at = at, .end = at + each + (hand < more)};
+}
+
+bool wn_task(int64_t n, int64_t *task) {
+  *task = atomic_fetch_add_explicit(&region_here.region->next, 1, memory_order_relaxed);
+  return *task < n;
+}
+
+void wn_barrier(void) {
   struct region *r = region_here.region;
-  if (!r || r->threads == 1) return;
+  if (!r) return;
   const uint32_t passed = atomic_load_explicit(&r->barriers, memory_order_relaxed) & ~REGION_ASLEEP;
   if (atomic_fetch_add_explicit(&r->arrived, 1, memory_order_acq_rel) + 1 < r->threads) {
     region_wait(&r->barriers, passed);
     return;
   }
   atomic_store_explicit(&r->arrived, 0, memory_order_relaxed);
+  atomic_store_explicit(&r->next, 0, memory_order_relaxed);
   if (atomic_exchange(&r->barriers, (passed + 1) & ~REGION_ASLEEP) & REGION_ASLEEP) region_wake(&r->barriers, INT_MAX);
-}
-
-/* The share of this thread's next construct. *first: this thread must set it up and then store *number in ->state.
- * Shares are reused in turn; if a slower thread is still in this one, wait for it. */
-static struct region_share *region_share(bool *first, uint64_t *number) {
-  struct region *r = region_here.region;
-  *number = ++region_here.constructs;
-  struct region_share *s = &r->shares[*number % REGION_SHARES];
-  for (int tries = 0;; tries++) {
-    uint64_t found = atomic_load_explicit(&s->state, memory_order_acquire);
-    *first = false;
-    if (found == *number) return s;
-    if (found == 0 && atomic_compare_exchange_strong(&s->state, &found, UINT64_MAX)) {
-      *first = true;
-      atomic_store_explicit(&s->inside, r->threads, memory_order_relaxed);
-      return s;
-    }
-    if (tries < 1000)
-      region_pause();
-    else
-      sched_yield();
-  }
-}
-
-static void region_leave(struct region_share *s) {
-  if (atomic_fetch_sub_explicit(&s->inside, 1, memory_order_acq_rel) == 1)
-    atomic_store_explicit(&s->state, 0, memory_order_release);
-}
-
-bool wn_region_single(void) {
-  if (!region_here.region) return true;
-  bool first;
-  uint64_t number;
-  struct region_share *s = region_share(&first, &number);
-  if (first) atomic_store_explicit(&s->state, number, memory_order_release);
-  region_leave(s);
-  return first;
-}
-
-static long region_iterations(long from, long to, long step) {
-  const long n = step > 0 ? (to - from + step - 1) / step : (from - to - step - 1) / -step;
-  return n < 0 ? 0 : n;
-}
-static void region_loop_set(struct region_share *s, long from, long to, long step, long chunk) {
-  s->from = from, s->step = step, s->chunk = chunk < 1 ? 1 : chunk, s->count = region_iterations(from, to, step);
-  atomic_store_explicit(&s->next, 0, memory_order_relaxed);
-}
-
-bool wn_region_loop_next(long *first, long *end) {
-  if (!region_here.region) return false;
-  struct region_share *s = &region_here.region->shares[region_here.constructs % REGION_SHARES];
-  const long i = atomic_fetch_add_explicit(&s->next, s->chunk, memory_order_relaxed);
-  if (i >= s->count) return false;
-  *first = s->from + i * s->step;
-  *end = s->from + (s->count - i < s->chunk ? s->count : i + s->chunk) * s->step;
-  return true;
-}
-
-bool wn_region_loop(long from, long to, long step, long chunk, long *first, long *end) {
-  if (!region_here.region) { /* outside a region: all iterations at once */
-    *first = from, *end = from + region_iterations(from, to, step) * step;
-    return *first != *end;
-  }
-  bool mine;
-  uint64_t number;
-  struct region_share *s = region_share(&mine, &number);
-  if (mine) {
-    region_loop_set(s, from, to, step, chunk);
-    atomic_store_explicit(&s->state, number, memory_order_release);
-  }
-  return wn_region_loop_next(first, end);
-}
-
-void wn_region_loop_end_nowait(void) {
-  if (region_here.region) region_leave(&region_here.region->shares[region_here.constructs % REGION_SHARES]);
-}
-void wn_region_loop_end(void) {
-  wn_region_loop_end_nowait();
-  wn_region_barrier();
-}
-
-static pthread_mutex_t region_unnamed = PTHREAD_MUTEX_INITIALIZER;
-
-void wn_region_critical(void) {
-  pthread_mutex_lock(&region_unnamed);
-}
-void wn_region_critical_end(void) {
-  pthread_mutex_unlock(&region_unnamed);
-}
-
-/* One word per name, initially 0; 1: locked; with REGION_ASLEEP: others may be waiting. */
-void wn_region_critical_name(void **lock) {
-  _Atomic uint32_t *word = (_Atomic uint32_t *)lock;
-  uint32_t free = 0;
-  if (atomic_compare_exchange_strong(word, &free, 1)) return;
-  while (atomic_exchange(word, 1 | REGION_ASLEEP) != 0) region_sleep(word, 1 | REGION_ASLEEP);
-}
-void wn_region_critical_name_end(void **lock) {
-  _Atomic uint32_t *word = (_Atomic uint32_t *)lock;
-  if (atomic_exchange(word, 0) & REGION_ASLEEP) region_wake(word, 1);
 }
 
 /* --- threads --- */
@@ -275,7 +200,7 @@ void wn_region_critical_name_end(void **lock) {
 struct region_worker {
   _Alignas(REGION_LINE) _Atomic uint32_t calls;
   struct region *region; /* NULL: the thread ends */
-  int thread;
+  int hand;
   struct region_worker *next; /* in the free list, or in a region's list */
   pthread_t handle;
 };
@@ -286,8 +211,8 @@ static bool region_closed;
 static atomic_flag region_measuring = ATOMIC_FLAG_INIT; /* one region at a time */
 static struct wn_crowd region_crowd;                    /* with region_measuring */
 
-static void region_call(struct region_worker *w, struct region *r, int thread) {
-  w->region = r, w->thread = thread;
+static void region_call(struct region_worker *w, struct region *r, int hand) {
+  w->region = r, w->hand = hand;
   const uint32_t rest = atomic_load_explicit(&w->calls, memory_order_relaxed) & ~REGION_ASLEEP;
   if (atomic_exchange(&w->calls, rest + 1) & REGION_ASLEEP) region_wake(&w->calls, 1);
 }
@@ -297,10 +222,19 @@ static bool region_begun(struct region_worker *w, uint32_t found) {
   return (found & 1) && atomic_compare_exchange_strong(&w->calls, &found, (found + 1) & ~REGION_ASLEEP);
 }
 
-/* One thread's share of a region. */
-static void region_share_run(struct region *r, int thread) {
-  region_here.region = r, region_here.thread = thread, region_here.constructs = r->constructs;
-  r->fn(r->data);
+/* One hand's share of a region. */
+static void region_share(struct region *r, int hand) {
+  region_here.region = r, region_here.hand = hand;
+  const int64_t blocks = r->block > 1 ? (r->n + r->block - 1) / r->block : r->n;
+  struct wn_share share = wn_share(blocks);
+  if (r->fn)
+    r->fn(r->arg);
+  else if (r->tasks)
+    for (int64_t i; wn_task(r->n, &i);) r->each(r->arg, i);
+  else if (r->each)
+    for (; share.at < share.end; share.at++) r->each(r->arg, share.at);
+  else if (share.at < share.end)
+    r->range(r->arg, share.at * r->block, share.end < blocks ? share.end * r->block : r->n);
 }
 
 static void *region_work(void *of) {
@@ -319,7 +253,7 @@ static void *region_work(void *of) {
     if (!region_begun(w, atomic_load_explicit(&w->calls, memory_order_acquire))) continue;
     struct region *r = w->region;
     if (!r) return NULL;
-    region_share_run(r, w->thread);
+    region_share(r, w->hand);
     /* From here on the region may be gone; its word is used only as the address of a futex to wake. */
     const uint32_t left = atomic_fetch_sub(&r->working, 1) - 1;
     if (left == REGION_ASLEEP) region_wake(&r->working, 1);
@@ -369,8 +303,8 @@ static void region_after_fork(void) {
 }
 /* After fork the threads exist only in the parent: forget the idle ones. */
 static void region_in_child(void) {
-  pthread_mutex_init(&region_unnamed, NULL); /* threads of the parent may have held it, */
-  atomic_flag_clear(&region_measuring);      /* and been inside a region */
+  region_sleep_init();
+  atomic_flag_clear(&region_measuring); /* a thread of the parent may have been inside a region */
   while (region_free) {
     struct region_worker *w = region_free;
     region_free = w->next;
@@ -383,6 +317,7 @@ static void region_init(void) {
   const char *policy = getenv("OMP_WAIT_POLICY");
   region_spin = policy && !strcasecmp(policy, "passive") ? 0 : REGION_SPIN;
   atomic_store(&region_patience, region_spin);
+  region_sleep_init();
   pthread_atfork(region_before_fork, region_after_fork, region_in_child);
 }
 
@@ -401,7 +336,7 @@ __attribute__((destructor)) static void region_exit(void) {
   }
 }
 
-/* Runs a region on `threads` threads; the calling one is thread 0. */
+/* Runs a region on `threads` threads; the calling one is hand 0. */
 static void region_run(struct region *r, unsigned threads) {
   unsigned others = 0;
   struct region_worker *list = NULL;
@@ -410,21 +345,19 @@ static void region_run(struct region *r, unsigned threads) {
     list = region_take(threads - 1, &others);
   }
   r->threads = others + 1;
-  atomic_store_explicit(&r->shares[1].inside, r->threads, memory_order_relaxed); /* used if r->constructs is 1 */
   atomic_store_explicit(&r->working, others, memory_order_relaxed);
-  int thread = 1;
-  for (struct region_worker *w = list; w; w = w->next) region_call(w, r, thread++);
+  int hand = 1;
+  for (struct region_worker *w = list; w; w = w->next) region_call(w, r, hand++);
 
   struct region *const outer = region_here.region;
-  const int outer_thread = region_here.thread;
-  const uint64_t outer_constructs = region_here.constructs;
-  region_share_run(r, 0);
+  const int outer_hand = region_here.hand;
+  region_share(r, 0);
   for (struct region_worker *w = list; w; w = w->next)
     if (region_begun(w, atomic_load_explicit(&w->calls, memory_order_relaxed))) {
-      region_share_run(r, w->thread);
+      region_share(r, w->hand);
       atomic_fetch_sub(&r->working, 1);
     }
-  region_here.region = outer, region_here.thread = outer_thread, region_here.constructs = outer_constructs;
+  region_here.region = outer, region_here.hand = outer_hand;
 
   for (uint32_t left; (left = atomic_load_explicit(&r->working, memory_order_acquire) & ~REGION_ASLEEP) > 0;)
     region_wait(&r->working, left);
@@ -443,26 +376,30 @@ static void region_begin(struct region *r, unsigned threads) {
   if (asked) last = time;
   const long cpu = asked ? region_cpu() : 0;
   region_run(r, (unsigned)wn_crowd_threads(&region_crowd, (int)threads));
-  const uint64_t key = (uint64_t)(uintptr_t)r->fn + 0x9e3779b97f4a7c15u * (uint64_t)r->shares[1].count;
+  const uint64_t fn = (uint64_t)(uintptr_t)r->fn + (uint64_t)(uintptr_t)r->each + (uint64_t)(uintptr_t)r->range;
+  const uint64_t key = fn + 0x9e3779b97f4a7c15u * (uint64_t)(r->tasks ? r->n : 0);
   if (!wn_crowd_add(&region_crowd, (int)threads, key ^ key >> 29, 1e-9 * (double)(region_now() - time),
                     asked ? 1e-9 * (double)(region_cpu() - cpu) : -1))
     atomic_store(&region_crowded, false);
   atomic_flag_clear(&region_measuring);
 }
 
-void wn_region_run(void (*fn)(void *), void *data, unsigned threads, unsigned flags) {
-  (void)flags; /* thread binding, which nothing here asks for */
-  struct region r = {.fn = fn, .data = data};
-  region_begin(&r, threads);
+static void region_of(int threads, const void *arg, struct region *r) {
+  const int64_t most = (r->n + r->block - 1) / r->block;
+  r->arg = (void *)(uintptr_t)arg;
+  if (most > 0) region_begin(r, (unsigned)(most < threads ? most : threads));
 }
 
-void wn_region_run_loop(void (*fn)(void *), void *data, unsigned threads, long from, long to, long step, long chunk,
-                        unsigned flags) {
-  (void)flags;
-  struct region r = {.fn = fn, .data = data, .constructs = 1};
-  region_loop_set(&r.shares[1], from, to, step, chunk);
-  atomic_store_explicit(&r.shares[1].state, 1, memory_order_relaxed);
-  region_begin(&r, threads);
+void wn_parallel(int threads, void (*fn)(void *arg), const void *arg) {
+  region_of(threads, arg, &(struct region){.fn = fn, .n = threads, .block = 1});
 }
-
-#endif
+void wn_parallel_for(int threads, int64_t n, void (*fn)(void *arg, int64_t i), const void *arg) {
+  region_of(threads, arg, &(struct region){.each = fn, .n = n, .block = 1});
+}
+void wn_parallel_tasks(int threads, int64_t n, void (*fn)(void *arg, int64_t i), const void *arg) {
+  region_of(threads, arg, &(struct region){.each = fn, .n = n, .block = 1, .tasks = true});
+}
+void wn_parallel_blocks(int threads, int64_t n, int64_t block, void (*fn)(void *arg, int64_t from, int64_t to),
+                        const void *arg) {
+  region_of(threads, arg, &(struct region){.range = fn, .n = n, .block = block});
+}
