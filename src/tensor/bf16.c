@@ -4,17 +4,24 @@
 #include "base/parallel.h"
 
 struct bf16_arrays {
-  const void *x;
-  void *y;
+  float *wide;
+  uint16_t *narrow;
 };
-#define BF16_CONVERSION(name, from_type, to_type, convert)                                                             \
-  static void name##_range(void *arrays, int64_t from, int64_t to) {                                                   \
-    const from_type *x = ((const struct bf16_arrays *)arrays)->x;                                                      \
-    to_type *y = ((const struct bf16_arrays *)arrays)->y;                                                              \
-    _Pragma("omp simd") for (int64_t i = from; i < to; i++) y[i] = convert(x[i]);                                      \
-  }                                                                                                                    \
-  void name(int threads, int64_t n, const from_type *x, to_type *y) {                                                  \
-    wn_parallel_blocks(threads, n, 1, name##_range, &(struct bf16_arrays){x, y});                                      \
-  }
-BF16_CONVERSION(wn_bf16_from_f32, float, uint16_t, wn_bf16_round)
-BF16_CONVERSION(wn_bf16_to_f32, uint16_t, float, wn_bf16_value)
+
+static void bf16_from_f32(void *arrays, int64_t from, int64_t to) {
+  const struct bf16_arrays a = *(const struct bf16_arrays *)arrays;
+#pragma omp simd
+  for (int64_t i = from; i < to; i++) a.narrow[i] = wn_bf16_round(a.wide[i]);
+}
+void wn_bf16_from_f32(int threads, int64_t n, const float *x, uint16_t *y) {
+  wn_parallel_blocks(threads, n, 1, bf16_from_f32, &(struct bf16_arrays){(float *)(uintptr_t)x, y});
+}
+
+static void bf16_to_f32(void *arrays, int64_t from, int64_t to) {
+  const struct bf16_arrays a = *(const struct bf16_arrays *)arrays;
+#pragma omp simd
+  for (int64_t i = from; i < to; i++) a.wide[i] = wn_bf16_value(a.narrow[i]);
+}
+void wn_bf16_to_f32(int threads, int64_t n, const uint16_t *x, float *y) {
+  wn_parallel_blocks(threads, n, 1, bf16_to_f32, &(struct bf16_arrays){y, (uint16_t *)(uintptr_t)x});
+}
