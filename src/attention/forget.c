@@ -37,7 +37,6 @@ static void forget_fill(const wn_attention_config *config, int64_t layer, int64_
 WN_KEYED_INPUT(forget, forget_kind, WN_INPUT_LOG_SIGMOID_SUMS, 0, .kept_loss = NULL)
 
 static const char *const forget_cases[] = {
-    "{\"forget\":true}",
     "{\"forget\":{\"per_query_head\":true}}",
     NULL,
 };

@@ -94,8 +94,7 @@ WN_KEYED_INPUT(write, write_kind, WN_INPUT_LOG_SIGMOID, 3, .kept_loss = write_lo
 
 static const char *const write_cases[] = {
     "{\"write\":{\"window\":8}}",
-    "{\"write\":{\"window\":1}}",
-    "{\"write\":{\"window\":3,\"training_only\":true}}",
+    "{\"write\":{\"window\":1,\"temperature\":0.5}}",
     NULL,
 };
 

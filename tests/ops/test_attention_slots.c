@@ -9,7 +9,7 @@ struct slots {
   int64_t P, n; /* slots for the older keys and the rows */
   int32_t from[B * HKV][T], at[B * HKV][T], evicted_at[B * HKV][T];
   double k[B * T * HKV * D], v[B * T * HKV * D], sk[B * T * HKV * D], y[B * T * H * D], f[B * HKV * T],
-      sums[B * HKV * T], numbers[WN_SCORE_MAPS_MAX][B * T * HKV];
+      sums[B * HKV * T], numbers[WN_SCORE_MAPS_MAX][B * T * H];
 };
 
 static double number(const void *x, int64_t i, wn_dtype dtype) {
@@ -84,8 +84,8 @@ static struct wn_attention in_slots(const struct mech_bench *m, struct slots *s,
   for (int64_t i = 0; i < op.maps; i++) {
     struct wn_score_map *t = &op.map[i];
     if (!t->key) continue;
-    gather(m, s, t->key, t->s_key, HKV, 1, s->numbers[i]);
-    t->key = s->numbers[i], t->s_key = (struct wn_stride){HKV * T, 1, T};
+    gather(m, s, t->key, t->s_key, HKV, t->gates, s->numbers[i]);
+    t->key = s->numbers[i], t->s_key = (struct wn_stride){HKV * T * t->gates, t->gates, T * t->gates};
   }
   if (op.sel.on && op.sel.bilinear) {
     gather(m, s, m->op.sel.sk, m->op.sel.s_sk, G, D, s->sk);
