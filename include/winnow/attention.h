@@ -102,7 +102,7 @@ typedef struct wn_attention_config {
   double dropout; /* on the weights, in training; default 0 */
   /* Settings of all other mechanisms. Each mechanism has its own places here and sets them by its keys
    * (wn_attention_config_parse, recipes, --set) */
-  uint64_t settings[32][10];
+  uint64_t settings[32][8];
 } wn_attention_config;
 
 void wn_attention_config_init(wn_attention_config *config); /* the defaults: dense causal */
