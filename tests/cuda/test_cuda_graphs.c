@@ -1,12 +1,15 @@
 /* Decoding steps as CUDA graphs (src/backends/cuda/steps.cu), emulated or on a device. They give the same bits as
  * single launches: for one and several sequences, sessions that step together, budgets that evict and move tokens,
  * half-float caches and cuBLASLt's products. In the emulation calls are counted: a token is one launch of a graph and
- * nothing else, few nodes are changed, and nothing is allocated once the graph exists. */
+ * nothing else, few nodes are changed, and nothing is allocated once the graph exists. Generations that step together
+ * draw in one launch. */
 #include "train/tiny.h"
 
 #include "backends/backends.h"
 #include "backends/cuda/cuda.h"
 #include "cuda/emulate_api.h"
+#include "ops/sample.h"
+#include "winnow/generate.h"
 #include "winnow/kv.h"
 #include "winnow/model.h"
 #include "winnow/session_group.h"
@@ -226,11 +229,57 @@ static void test_many(void **state) {
   wn_model_destroy(model);
 }
 
+static wn_sampling sampling_of(int i) {
+  return (wn_sampling){.temperature = 1.5, .top_p = i % 2 ? 0.95 : 1, .seed = (uint64_t)i};
+}
+
+/* Generations together draw WN_SAMPLE_ROWS rows a launch, and the tokens of each alone. */
+static void test_draws(void **state) {
+  (void)state;
+  enum { MANY = WN_SAMPLE_ROWS + 2, TOKENS = 3 };
+  wn_model *model = make_model(NULL);
+  wn_session_group *group;
+  wn_generation_turn turns[MANY];
+  wn_session *sessions[MANY];
+  int32_t together[MANY][TOKENS], alone[TOKENS];
+  wn_generate_options o;
+  wn_generate_options_init(&o, sizeof o);
+  o.prompt = (const int32_t[]){3, 1, 2}, o.prompt_count = 1, o.max_tokens = TOKENS, o.ignore_end = true;
+  must(ctx, wn_session_group_create(ctx, model, MANY, &group));
+  for (int i = 0; i < MANY; i++) {
+    sessions[i] = make_session(model, &cases[0], group);
+    o.sampling = sampling_of(i);
+    o.drawn = together[i];
+    must(ctx, wn_generation_create(ctx, sessions[i], &o, &turns[i].generation));
+  }
+  must(ctx, wn_generation_step_together(ctx, group, turns, MANY, 0)); /* prompts */
+  for (int s = 0; s < TOKENS; s++) {
+    const uint64_t before = wn_emulate_launches_in("sample.cu");
+    must(ctx, wn_generation_step_together(ctx, group, turns, MANY, 0));
+    if (wn_emulated()) assert_int_equal(wn_emulate_launches_in("sample.cu") - before, 2);
+  }
+  no_error("draws");
+  for (int i = 0; i < MANY; i++) {
+    wn_generation_destroy(turns[i].generation);
+    wn_session_destroy(sessions[i]);
+    if (i % 8 > 0) continue;
+    sessions[i] = make_session(model, &cases[0], NULL);
+    o.sampling = sampling_of(i);
+    o.drawn = alone;
+    must(ctx, wn_session_generate(ctx, sessions[i], &o, NULL));
+    assert_memory_equal(alone, together[i], sizeof alone);
+    wn_session_destroy(sessions[i]);
+  }
+  wn_session_group_destroy(group);
+  wn_model_destroy(model);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_bits_and_calls),
       cmocka_unit_test(test_turns),
       cmocka_unit_test(test_many),
+      cmocka_unit_test(test_draws),
   };
   wn_backend_cuda_linked((wn_backend_cuda_table)());
   return cmocka_run_group_tests(tests, setup, teardown);
