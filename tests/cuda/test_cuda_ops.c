@@ -87,17 +87,14 @@ static void test_bf16(void **state) {
 static void test_long(void **state) {
   (void)state;
   static const struct op_case longer[] = {
-      {NORM, {3, 1, 1031, 1}, LAYER | BIAS | ACC},
-      {NORM, {1100, 1, 33, 0}, WITH_ADD},
-      {NORM, {1100, 1, 40, 0}, WITH_ADD},
-      {NORM, {3, 1, 1032, 0}, LAYER | BIAS},
-      {SUMSQ, {40001}, 0},
-      {LINEAR, {130, 70, 97, 1}, BIAS | ACC},
-      {EMBEDDING, {600, 9, 7, 11}, BIAS},
-      {EMBEDDING, {270, 1031, 5, 0}, 0},
-      {EMBEDDING, {1300, 3, 9000, 4097}, BIAS},
-      {CROSS_ENTROPY, {2, 5003, 3}, CAPPED},
-      {CROSS_ENTROPY, {2, 5000, 8}, CAPPED | ALIAS},
+      {NORM, {3, 1, 1031, 1}, LAYER | BIAS | ACC}, {NORM, {1100, 1, 33, 0}, WITH_ADD},
+      {NORM, {1100, 1, 40, 0}, WITH_ADD},          {NORM, {3, 1, 1032, 0}, LAYER | BIAS},
+      {NORM, {3, 1, 2056, 8}, LAYER | BIAS | ACC}, {NORM, {2, 1, 4096, 0}, WITH_ADD},
+      {NORM, {2, 2, 4104, 0}, LAYER | BIAS},       {NORM, {1, 1, 16384, 0}, ALIAS},
+      {NORM, {1, 1, 16392, 0}, WITH_ADD | LAYER},  {SUMSQ, {40001}, 0},
+      {LINEAR, {130, 70, 97, 1}, BIAS | ACC},      {EMBEDDING, {600, 9, 7, 11}, BIAS},
+      {EMBEDDING, {270, 1031, 5, 0}, 0},           {EMBEDDING, {1300, 3, 9000, 4097}, BIAS},
+      {CROSS_ENTROPY, {2, 5003, 3}, CAPPED},       {CROSS_ENTROPY, {2, 5000, 8}, CAPPED | ALIAS},
   };
   for (size_t i = 0; i < sizeof longer / sizeof *longer; i++) {
     /* The values depend on the case's number. */
