@@ -90,6 +90,17 @@ static inline void packed_weights_make(struct packed_weights *w, int64_t N, int6
   }
 }
 
+/* Moves the blocks of weights that were just made to an address that is as aligned as an allocation's. */
+static inline void packed_weights_align(struct packed_weights *w, int64_t K) {
+  size_t bytes = 0;
+  for (int i = 0; i < w->packed.count; i++) {
+    struct wn_packed_part *part = &w->packed.part[i];
+    bytes += (size_t)part->rows * wn_packed_row_bytes(part->type, K);
+    part->data = (const uint8_t *)part->data - 1;
+  }
+  memmove(w->blocks, w->blocks + 1, bytes);
+}
+
 static inline void packed_weights_clear(struct packed_weights *w) {
   free(w->dense);
   free(w->blocks);

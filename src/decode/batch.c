@@ -7,7 +7,7 @@
  * No row depends on the others: rows of single tokens come first and are computed apart in products (wn_run.apart);
  * then each piece of a prompt is a product of its own, on weights that the rows before it have read. If there are at
  * least as many single tokens as threads, each thread takes some of their sessions' attention; otherwise, and for
- * pieces, one comes after the other with all threads.
+ * pieces, one comes after the other with all threads. On a device single tokens' attention is one call of the backend.
  *
  * A context that will be compressed where it ends may be read the other way round: each layer reads all pieces, one
  * after the other, and is compressed before the next one begins. The rows' residual stream is kept between the layers,
@@ -110,13 +110,59 @@ static void batch_attend_apart(void *batch, int64_t i) {
   if (f->status == WN_OK && feed_is_apart(f)) f->status = batch_attend_feed(b, f, b->l, b->acts, 1);
 }
 
+/* Single rows whose attention the backend may compute together. */
+enum { TOGETHER = 16 };
+struct batch_rows {
+  struct wn_feed *feed[TOGETHER];
+  struct wn_run run[TOGETHER];
+  struct wn_exec exec[TOGETHER];
+  struct wn_attention call[TOGETHER];
+  struct wn_kv_later later;
+  int64_t count;
+};
+
+static void batch_rows_attend(struct batch_rows *r, int64_t l) {
+  wn_status status = wn_kv_later_run(&r->later);
+  if (status == WN_OK) status = wn_op_attention_together(r->exec, r->call, r->count);
+  for (int64_t i = 0; i < r->count; i++) {
+    struct wn_feed *f = r->feed[i];
+    f->status = status == WN_OK ? wn_session_attend_end(&r->run[i], f->session, l, &r->call[i]) : status;
+  }
+  r->count = 0;
+}
+
+/* Where the backend's memory is not the host's: single rows together, and one feed of another kind after the other. */
+static void batch_attend_beyond(struct batch *b, int64_t l, const struct wn_layer_acts *a) {
+  struct batch_rows r;
+  r.count = r.later.count = 0;
+  for (int64_t i = 0; i < b->n; i++) {
+    struct wn_feed *f = &b->feeds[i];
+    struct wn_layer_acts own;
+    if (f->status != WN_OK) continue;
+    if (f->T > 1 || !wn_session_attends_together(f->session, l)) {
+      f->status = batch_attend_feed(b, f, l, a, b->run.exec.threads);
+      continue;
+    }
+    struct wn_run *run = &r.run[r.count];
+    f->status = batch_view(b, f->session, f->row, 1, l, a, run, &own);
+    if (f->status == WN_OK) f->status = wn_session_attend_begin(run, f->session, l, &own, &r.later, &r.call[r.count]);
+    if (f->status != WN_OK) continue;
+    r.exec[r.count] = run->exec, r.feed[r.count++] = f;
+    if (r.count == TOGETHER) batch_rows_attend(&r, l);
+  }
+  batch_rows_attend(&r, l);
+}
+
 static void batch_attend(struct batch *b, int64_t l, const struct wn_layer_acts *a) {
+  if (!wn_run_memory(&b->run)->host && !b->run.measuring) {
+    batch_attend_beyond(b, l, a);
+    return;
+  }
   const int threads = b->run.exec.threads;
   int64_t apart = 0;
   for (int64_t i = 0; i < b->n; i++) apart += feed_is_apart(&b->feeds[i]);
-  /* Inside a region the attention's own would have one thread. If the backend's memory is not
-   * the host's, a context's calls come one after the other. */
-  const bool beside = apart > 1 && apart >= threads && wn_run_memory(&b->run)->host && !b->run.measuring;
+  /* Inside a region the attention's own would have one thread. */
+  const bool beside = apart > 1 && apart >= threads && !b->run.measuring;
   for (int64_t i = 0; i < b->n; i++) {
     struct wn_feed *f = &b->feeds[i];
     if (f->status == WN_OK && !(beside && feed_is_apart(f))) f->status = batch_attend_feed(b, f, l, a, threads);

@@ -263,20 +263,11 @@ static struct wn_exec generate_exec(wn_context *ctx, const struct wn_generation 
   return (struct wn_exec){.ctx = ctx, .backend = backend, .threads = 1, .dtype = WN_F32};
 }
 
-static wn_status generate_sample(wn_context *ctx, struct wn_generation *g, const float *logits,
-                                 struct wn_drawn *drawn) {
-  const struct wn_exec exec = generate_exec(ctx, g);
-  struct wn_sample by = wn_sample_by(&g->o->sampling, logits, g->entries, g->o->first_step + g->r->steps, drawn);
-  by.log_probability = g->o->log_probabilities;
-  return wn_op_sample_forward(&exec, &by);
-}
-
 wn_status wn_generation_before(struct wn_generation *g, bool *over) {
   const wn_generate_options *o = g->o;
-  const struct wn_memory *memory = g->session->model->backend->memory;
   const int64_t V = g->session->model->config.vocab_size;
-  const float *logits = g->apart ? g->session->logits : g->logits;
-  struct wn_adjust adjust = {.V = V, .n = g->entries, .x = logits, .y = g->logits};
+  g->from = g->apart ? g->session->logits : g->logits;
+  struct wn_adjust adjust = {.V = V, .n = g->entries, .x = g->from, .y = g->logits};
   *over = false;
   if (o->constraint) {
     const uint8_t *allowed;
@@ -291,30 +282,35 @@ wn_status wn_generation_before(struct wn_generation *g, bool *over) {
   if (wn_penalties_adjust(g, &adjust)) {
     const struct wn_exec exec = generate_exec(g->ctx, g);
     WN_TRY(wn_op_adjust_forward(&exec, &adjust));
-    logits = g->logits;
+    g->from = g->logits;
   }
   if (o->logits) o->logits(o->user, g->r->tokens, g->logits, V);
-  if (!g->apart) return WN_OK;
-  WN_TRY(generate_sample(g->ctx, g, logits, g->drawn));
-  return memory->copy_out(g->ctx, &g->drawn_read, g->drawn, sizeof g->drawn_read);
+  return WN_OK;
 }
 
-/* Reads a bad logit, for the error message. */
-static wn_status generate_bad_logit(struct wn_generation *g, int32_t id, float *out) {
+wn_status wn_generation_draw(wn_context *ctx, struct wn_generation *const *all, int64_t n) {
+  const struct wn_exec exec = generate_exec(ctx, *all);
+  const bool apart = (*all)->apart;
+  struct wn_drawn drawn[WN_SAMPLE_ROWS];
+  struct wn_sample by = {.rows = n, .drawn = apart ? (*all)->draws : drawn};
+  for (int64_t i = 0; i < n; i++) {
+    const struct wn_generation *g = all[i];
+    by.row[i] = wn_sample_by(&g->o->sampling, g->from, g->entries, g->o->first_step + g->r->steps);
+    by.row[i].log_probability = g->o->log_probabilities;
+  }
+  WN_TRY(wn_op_sample_forward(&exec, &by));
+  if (apart) WN_TRY(wn_memory_read(ctx, exec.backend->memory, drawn, by.drawn, (size_t)n * sizeof *drawn));
+  for (int64_t i = 0; i < n; i++) all[i]->drawn = drawn[i];
+  return WN_OK;
+}
+
+wn_status wn_generation_drawn(wn_context *ctx, const struct wn_generation *g, int32_t *id) {
   const struct wn_model *model = g->session->model;
-  const float *logits = g->apart ? g->session->logits : g->logits;
-  return wn_memory_read(model->ctx, g->apart ? model->backend->memory : &wn_host_memory, out, logits + id, sizeof *out);
-}
-
-wn_status wn_generation_draw(wn_context *ctx, struct wn_generation *g, int32_t *id) {
-  const struct wn_memory *memory = g->session->model->backend->memory;
-  struct wn_drawn *drawn = &g->drawn_read;
+  const struct wn_drawn *drawn = &g->drawn;
   float bad = 0;
-  if (g->apart)
-    WN_TRY(memory->wait(g->session->ctx, memory->record(g->session->ctx)));
-  else
-    WN_TRY(generate_sample(ctx, g, g->logits, drawn));
-  if (drawn->bad == 1) WN_TRY(generate_bad_logit(g, drawn->token, &bad));
+  if (drawn->bad == 1)
+    WN_TRY(wn_memory_read(model->ctx, g->apart ? model->backend->memory : &wn_host_memory, &bad, g->from + drawn->token,
+                          sizeof bad));
   *id = drawn->token;
   if (drawn->bad == 1 && !g->o->logits) /* no callback changed it, so the model computed it */
     return wn_fail(ctx, WN_ERR_DIVERGED, "the model's logit %lld is %g after %lld tokens", (long long)drawn->token,
@@ -336,7 +332,7 @@ wn_status wn_generation_take(struct wn_generation *g, int32_t id, bool *feed) {
     return WN_OK;
   }
   if (o->constraint) WN_TRY(wn_constraint_accept(g->ctx, o->constraint, id));
-  if (o->log_probabilities) piece.log_probability = g->drawn_read.log_probability;
+  if (o->log_probabilities) piece.log_probability = g->drawn.log_probability;
   if (g->counts) {
     WN_TRY(wn_session_counts(g->ctx, g->session, 0, g->counts, &piece.context, &piece.content));
     piece.counts = g->counts;
@@ -373,7 +369,8 @@ static wn_status generate_next(wn_context *ctx, struct wn_generation *g, int32_t
   if (!g->apart) WN_TRY(wn_session_copy_logits(g->session->model, g->session->logits, 1, g->logits));
   WN_TRY(wn_generation_before(g, &over));
   if (over) return WN_OK;
-  WN_TRY(wn_generation_draw(ctx, g, id));
+  WN_TRY(wn_generation_draw(ctx, &g, 1));
+  WN_TRY(wn_generation_drawn(ctx, g, id));
   return wn_generation_take(g, *id, feed);
 }
 

@@ -2,7 +2,8 @@
  * and one batch feeds all of it. Generations that draw wait for a piece and not for a whole prompt. A step of one
  * generation is the same, and whole texts are such steps.
  *
- * A draw is a few passes over V logits. The generations' draws run in parallel; callbacks are called in order. */
+ * A draw is a few passes over V logits. The generations' draws run in parallel, on a device in one call of the backend;
+ * callbacks are called in order. */
 
 #include "base/clock.h"
 #include "base/misuse.h"
@@ -54,17 +55,42 @@ static bool together_draws(wn_generation_turn *turn) {
   return false;
 }
 
+/* Draws for those of the first `drawing` turns whose logits are not on the host, WN_SAMPLE_ROWS at a time. */
+static wn_status together_draw_apart(const struct together *x, int64_t drawing) {
+  struct wn_generation *some[WN_SAMPLE_ROWS];
+  int64_t n = 0;
+  for (int64_t k = 0; k < drawing; k++) {
+    struct wn_generation *g = x->turns[x->order[k]].generation;
+    if (g->apart) some[n++] = g;
+    if (n == 0 || (n < WN_SAMPLE_ROWS && k + 1 < drawing)) continue;
+    WN_TRY(wn_generation_draw(x->ctx, some, n));
+    n = 0;
+  }
+  return WN_OK;
+}
+
+/* A turn's own draw, if its logits are on the host, and what was drawn for it. */
+static wn_status together_draw_one(wn_context *ctx, wn_generation_turn *turn) {
+  if (!turn->generation->apart) WN_TRY(wn_generation_draw(ctx, &turn->generation, 1));
+  return wn_generation_drawn(ctx, turn->generation, &turn->token);
+}
+
+struct together_drawing {
+  const struct together *x;
+  wn_status apart; /* of the draws whose logits are not on the host */
+};
 static void together_draw_turn(void *args, int64_t k) {
-  const struct together *x = args;
-  wn_generation_turn *turn = &x->turns[x->order[k]];
-  turn->status = wn_generation_draw(NULL, turn->generation, &turn->token);
+  const struct together_drawing *d = args;
+  wn_generation_turn *turn = &d->x->turns[d->x->order[k]];
+  turn->status = d->apart == WN_OK ? together_draw_one(NULL, turn) : d->apart;
 }
 
 /* Draws for the first `drawing` turns in the order; on one thread, if the backend's memory is not the host's, where a
  * context's calls come one after the other. */
 static void together_draw(const struct together *x, int64_t drawing) {
   const bool host = x->turns->generation->session->model->backend->memory->host;
-  wn_parallel_tasks(host ? x->ctx->threads : 1, drawing, together_draw_turn, x);
+  const struct together_drawing d = {x, together_draw_apart(x, drawing)};
+  wn_parallel_tasks(host ? x->ctx->threads : 1, drawing, together_draw_turn, &d);
 }
 
 /* Turns the drawn tokens into text. `more` of a turn: its token is to be fed. Returns how many are. */
@@ -74,8 +100,8 @@ static int64_t together_take(const struct together *x, int64_t drawn) {
     wn_generation_turn *turn = &x->turns[x->order[k]];
     struct wn_generation *g = turn->generation;
     bool feed = false;
-    if (turn->status != WN_OK) { /* draws again, for the error message */
-      turn->status = wn_generation_draw(x->ctx, g, &turn->token);
+    if (turn->status != WN_OK) {
+      (void)together_draw_one(x->ctx, turn); /* again, for the error message */
       turn->token = -1;
       continue;
     }

@@ -26,13 +26,14 @@ struct wn_generation {
   struct wn_bytes held;        /* text that has not been passed to the callback yet */
   bool apart;             /* logits stay in the backend's memory, which is not the host's, and tokens are drawn there */
   float *logits;          /* [V]; apart: the adjusted logits, in the backend's memory */
-  struct wn_drawn *drawn; /* the last draw, in the backend's memory; and its copy on the host: */
-  struct wn_drawn drawn_read;
-  int32_t *counts;                 /* [L,H] or NULL */
-  int32_t *times;                  /* [V] with penalties: how often a token has been drawn */
-  uint8_t *seen;                   /* [V] with a repetition penalty: 1: the token is in the prompt, or was drawn */
-  int32_t *bias_ids;               /* [bias_count + first_count] */
-  float *bias;                     /* likewise */
+  const float *from;      /* [V] logits of the next draw, in either memory */
+  struct wn_drawn drawn;  /* the last draw */
+  struct wn_drawn *draws; /* [WN_SAMPLE_ROWS] apart: its place in the backend's memory, with draws of others */
+  int32_t *counts;        /* [L,H] or NULL */
+  int32_t *times;         /* [V] with penalties: how often a token has been drawn */
+  uint8_t *seen;          /* [V] with a repetition penalty: 1: the token is in the prompt, or was drawn */
+  int32_t *bias_ids;      /* [bias_count + first_count] */
+  float *bias;            /* likewise */
   int64_t bias_count, first_count; /* the last first_count are for an answer's first token alone */
   /* If apart: copies of the four above in the backend's memory, and the tokens that a constraint allows [V]. */
   struct wn_arrays shown;
@@ -62,15 +63,17 @@ wn_status wn_penalties_allow(struct wn_generation *g, const uint8_t *allowed, in
 bool wn_penalties_adjust(const struct wn_generation *g, struct wn_adjust *out); /* false: nothing is adjusted */
 wn_status wn_penalties_take(struct wn_generation *g, int32_t id);
 void wn_penalties_close(struct wn_generation *g);
-/* The operation that draws a token by these rules; and the error for a bad draw, where logit is that of the token. */
-struct wn_sample wn_sample_by(const wn_sampling *s, const float *logits, int64_t V, uint64_t step,
-                              struct wn_drawn *drawn);
+/* A row of the operation that draws by these rules; and the error for a bad draw, where logit is that of the token. */
+struct wn_sample_row wn_sample_by(const wn_sampling *s, const float *logits, int64_t V, uint64_t step);
 wn_status wn_sample_check(wn_context *ctx, const struct wn_drawn *drawn, int64_t V, float logit);
 /* The steps of one token, in this order. _before: changes the logits; *over: the text has ended without another token.
- * _draw: draws; it may be repeated, and unless `apart` it may run in parallel with other generations' (ctx NULL: no
- * message). _take: the token's text, and whether the text ends; *feed: feed the token, and another one follows. */
+ * _draw: draws for 1 to WN_SAMPLE_ROWS generations, in one call of the backend; all are `apart`, or there is one, and
+ * then it may run in parallel with other generations' (ctx NULL: no message). _drawn: the token, or why there is none;
+ * it may be repeated, and run in parallel. _take: the token's text, and whether the text ends; *feed: feed the token,
+ * and another one follows. */
 wn_status wn_generation_before(struct wn_generation *g, bool *over);
-wn_status wn_generation_draw(wn_context *ctx, struct wn_generation *g, int32_t *id);
+wn_status wn_generation_draw(wn_context *ctx, struct wn_generation *const *all, int64_t n);
+wn_status wn_generation_drawn(wn_context *ctx, const struct wn_generation *g, int32_t *id);
 wn_status wn_generation_take(struct wn_generation *g, int32_t id, bool *feed);
 /* With drafts, after a token that is to be fed (*feed): while it is the next draft, takes its row and draws the token
  * after it, *id. Afterwards *feed says whether *id is to be fed, and nothing is ahead any more. */

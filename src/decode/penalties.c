@@ -48,7 +48,7 @@ static wn_status penalties_alloc(struct wn_generation *g) {
   const int64_t biases = (int64_t)g->o->bias_count + d->suppressed_count + d->suppressed_first_count;
   const struct wn_array shown[] = {
       WN_ARRAY_FOR(g->logits, "adjusted logits", constraint || count || repeat || biases > 0, WN_DIMS(V)),
-      WN_ARRAY_FOR(g->drawn, "a drawn token", true, WN_DIMS(1)),
+      WN_ARRAY_FOR(g->draws, "drawn tokens", true, WN_DIMS(WN_SAMPLE_ROWS)),
       WN_ARRAY_SIZED(g->times_shown, sizeof *g->times, "counts of tokens", count, WN_DIMS(V)),
       WN_ARRAY_SIZED(g->seen_shown, sizeof *g->seen, "tokens of the text", repeat, WN_DIMS(V)),
       WN_ARRAY_SIZED(g->bias_ids_shown, sizeof *g->bias_ids, "biased tokens", true, WN_DIMS(biases)),

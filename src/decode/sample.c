@@ -14,17 +14,15 @@ void wn_sampling_init(wn_sampling *sampling) {
   *sampling = (wn_sampling){.temperature = 0.8, .top_p = 0.95};
 }
 
-struct wn_sample wn_sample_by(const wn_sampling *s, const float *logits, int64_t V, uint64_t step,
-                              struct wn_drawn *drawn) {
-  return (struct wn_sample){.V = V,
-                            .top_k = s->top_k,
-                            .logits = logits,
-                            .temperature = s->temperature,
-                            .top_p = s->top_p,
-                            .min_p = s->min_p,
-                            .seed = s->seed,
-                            .step = step,
-                            .drawn = drawn};
+struct wn_sample_row wn_sample_by(const wn_sampling *s, const float *logits, int64_t V, uint64_t step) {
+  return (struct wn_sample_row){.V = V,
+                                .top_k = s->top_k,
+                                .logits = logits,
+                                .temperature = s->temperature,
+                                .top_p = s->top_p,
+                                .min_p = s->min_p,
+                                .seed = s->seed,
+                                .step = step};
 }
 
 wn_status wn_sample_check(wn_context *ctx, const struct wn_drawn *drawn, int64_t V, float logit) {
@@ -41,7 +39,7 @@ wn_status wn_sample(wn_context *ctx, const float *logits, int64_t V, const wn_sa
   WN_TRY(WN_RESERVED_CHECK(ctx, wn_sampling, s));
   const struct wn_exec exec = {.ctx = ctx, .backend = wn_backend_ref(), .threads = 1, .dtype = WN_F32};
   struct wn_drawn drawn;
-  const struct wn_sample by = wn_sample_by(s, logits, V, step, &drawn);
+  const struct wn_sample by = {.rows = 1, .row = {wn_sample_by(s, logits, V, step)}, .drawn = &drawn};
   WN_TRY(wn_op_sample_forward(&exec, &by));
   WN_TRY(wn_sample_check(ctx, &drawn, V, logits[drawn.token]));
   *token = drawn.token;

@@ -207,6 +207,13 @@ bool wn_session_by_cache_position(const struct wn_session *s, int64_t l);
 wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
                             bool full);
 
+/* The same for a single token, in parts: _begin enters it into the cache, with copies that may be left for later, and
+ * says what its attention is, `row`; _end: after that. _attends_together: can they be used? */
+bool wn_session_attends_together(const struct wn_session *s, int64_t l);
+wn_status wn_session_attend_begin(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
+                                  struct wn_kv_later *later, struct wn_attention *row);
+wn_status wn_session_attend_end(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_attention *row);
+
 /* Parts of wn_session_attend. */
 /* Fills the stage with the cache's tokens, in order, and then rows t0..t0+T-1. */
 wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,

@@ -51,7 +51,7 @@ static wn_status attend_mark_control(const struct wn_run *run, struct wn_session
 static wn_status attend_whole(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
                               struct wn_attention *op, const struct wn_kv_rows *rows) {
   const int64_t T = run->T;
-  if (!run->measuring) WN_TRY(wn_kv_cache_append(&run->exec, cache, rows, 0, T));
+  if (!run->measuring) WN_TRY(wn_kv_cache_append(&run->exec, cache, rows, 0, T, NULL));
   wn_kv_cache_bind(cache, T, op);
   WN_TRY(attend_mark_control(run, s, cache, s->position + T - 1, op));
   const int64_t P = T > 1 && op->slots.at ? wn_slot_groups(op) : 1; /* several rows of groups with keys of their own */
@@ -61,14 +61,6 @@ static wn_status attend_whole(struct wn_run *run, struct wn_session *s, struct w
   }
   if (!run->measuring) wn_kv_cache_advance(cache, T);
   return WN_OK;
-}
-
-/* A single token: in a full cache the oldest one makes room for it. */
-static wn_status attend_next(struct wn_run *run, struct wn_session *s, struct wn_kv_cache *cache,
-                             struct wn_attention *op, const struct wn_kv_rows *rows) {
-  const bool full = cache->count == cache->shape.capacity;
-  if (!run->measuring && full) WN_TRY(wn_kv_cache_evict_oldest(&run->exec, cache));
-  return attend_whole(run, s, cache, op, rows);
 }
 
 /* Streaming with cache positions: rotates the n-th oldest key held to position n, and the query in the same way. */
@@ -118,27 +110,45 @@ static wn_status attend_rotate_by_cache_position(struct wn_run *run, struct wn_s
   return WN_OK;
 }
 
+/* Row t of the piece enters the cache, in which a full one has made room for it; *row: its call. Copies may be left for
+ * later, and the call must then follow them. */
+static wn_status attend_enter(struct wn_run *run, struct wn_session *s, int64_t part, const struct wn_attention *op,
+                              const struct wn_kv_rows *rows, int64_t t, struct wn_kv_later *later,
+                              struct wn_attention *row) {
+  struct wn_kv_cache *cache = &s->caches[part];
+  const int64_t l = s->parts[part].layer, head = s->B * s->parts[part].kv0; /* parts may run in parallel */
+  const bool policy =
+      s->parts[part].kind == WN_LAYER_BUDGET && (run->measuring || cache->notes || wn_session_evicts(s));
+  void *room = s->policy_room ? s->policy_room + head * s->policy_room_of_group : NULL;
+  if (!run->measuring) {
+    const bool full = cache->count == cache->shape.capacity;
+    if (full && policy) WN_TRY(wn_kv_cache_evict(&run->exec, cache, &s->budgets, l, room));
+    if (full && !policy) WN_TRY(wn_kv_cache_evict_oldest(&run->exec, cache));
+    WN_TRY(wn_kv_cache_append(&run->exec, cache, rows, t, 1, later));
+  }
+  *row = wn_attention_of_rows(op, run->exec.dtype, t, 1);
+  wn_kv_cache_bind(cache, 1, row);
+  WN_TRY(attend_mark_control(run, s, cache, s->position + t, row));
+  if (policy) row->slots.sums = wn_element(s->sums, head * s->largest, run->exec.dtype);
+  return wn_session_by_cache_position(s, l) ? attend_rotate_by_cache_position(run, s, cache, row) : WN_OK;
+}
+
+/* After the row's attention: it counts from now on. */
+static wn_status attend_leave(struct wn_run *run, struct wn_session *s, int64_t part, const struct wn_attention *row) {
+  struct wn_kv_cache *cache = &s->caches[part];
+  if (row->slots.sums) WN_TRY(wn_kv_cache_follow(&run->exec, cache, &s->budgets, row->slots.sums));
+  wn_kv_cache_advance(cache, 1);
+  return WN_OK;
+}
+
 static wn_status attend_rows(struct wn_run *run, struct wn_session *s, int64_t part, const struct wn_attention *op,
                              const struct wn_kv_rows *rows) {
-  struct wn_kv_cache *cache = &s->caches[part];
-  const int64_t l = s->parts[part].layer;
-  const int64_t head = s->B * s->parts[part].kv0; /* parts may run in parallel */
-  void *sums = wn_element(s->sums, head * s->largest, run->exec.dtype);
-  void *room = s->policy_room ? s->policy_room + head * s->policy_room_of_group : NULL;
   for (int64_t t = 0; t < run->T; t++) {
-    if (!run->measuring) {
-      if (cache->count == cache->shape.capacity) WN_TRY(wn_kv_cache_evict(&run->exec, cache, &s->budgets, l, room));
-      WN_TRY(wn_kv_cache_append(&run->exec, cache, rows, t, 1));
-    }
-    struct wn_attention row = wn_attention_of_rows(op, run->exec.dtype, t, 1);
-    wn_kv_cache_bind(cache, 1, &row);
-    WN_TRY(attend_mark_control(run, s, cache, s->position + t, &row));
-    row.slots.sums = sums;
-    if (wn_session_by_cache_position(s, l)) WN_TRY(attend_rotate_by_cache_position(run, s, cache, &row));
+    struct wn_attention row;
+    WN_TRY(attend_enter(run, s, part, op, rows, t, NULL, &row));
     WN_TRY(wn_session_attention_forward(run, s, part, &row));
     if (run->measuring) return WN_OK;
-    if (sums) WN_TRY(wn_kv_cache_follow(&run->exec, cache, &s->budgets, sums));
-    wn_kv_cache_advance(cache, 1);
+    WN_TRY(attend_leave(run, s, part, &row));
   }
   return WN_OK;
 }
@@ -203,7 +213,7 @@ static wn_status attend_part(struct wn_run *run, struct wn_session *s, int64_t p
   if ((run->measuring ? !full : cache->seen + T <= K) && !notes) return attend_whole(run, s, cache, op, rows);
   if (budget) return wn_session_attend_blocks(run, s, part, op, rows);
   if (T > 1) return attend_staged(run, s, cache, op, rows);
-  return attend_next(run, s, cache, op, rows);
+  return attend_rows(run, s, part, op, rows);
 }
 
 /* The attention of part i of a layer whose operation is `op`. */
@@ -270,17 +280,33 @@ wn_status wn_session_attend(struct wn_run *run, struct wn_session *s, int64_t l,
   return WN_OK;
 }
 
+bool wn_session_attends_together(const struct wn_session *s, int64_t l) {
+  return s->B == 1 && s->first[l + 1] - s->first[l] == 1 && !s->counts && !wn_session_by_cache_position(s, l);
+}
+
+wn_status wn_session_attend_begin(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_layer_acts *a,
+                                  struct wn_kv_later *later, struct wn_attention *row) {
+  struct wn_attention op;
+  struct wn_kv_rows rows;
+  attend_operation(run, s, l, a, &op, &rows);
+  WN_TRY(wn_session_once_see(run, s, l, &op, &rows));
+  return attend_enter(run, s, s->first[l], &op, &rows, 0, later, row);
+}
+
+wn_status wn_session_attend_end(struct wn_run *run, struct wn_session *s, int64_t l, const struct wn_attention *row) {
+  return attend_leave(run, s, s->first[l], row);
+}
+
 /* One row after the other, because each changes F or evicts a token: what is changed is kept for each row. */
 static wn_status attend_ahead_in_turn(struct wn_run *runs, struct wn_session *s, int64_t l,
                                       const struct wn_layer_acts *a, int64_t n, int threads) {
-  struct wn_kv_cache *cache = &s->caches[s->first[l]];
   for (int64_t j = 0; j < n; j++) {
     struct wn_attention op;
     struct wn_kv_rows rows;
     runs[j].exec.threads = threads;
     attend_operation(&runs[j], s, l, &a[j], &op, &rows);
     wn_session_ahead_before(s, l, j);
-    WN_TRY(attend_next(&runs[j], s, cache, &op, &rows));
+    WN_TRY(attend_rows(&runs[j], s, s->first[l], &op, &rows));
     WN_TRY(wn_session_ahead_after(s, l, j));
   }
   return WN_OK;
@@ -312,7 +338,7 @@ wn_status wn_session_attend_ahead(struct wn_run *runs, struct wn_session *s, int
     struct wn_attention op;
     struct wn_kv_rows rows;
     attend_operation(&runs[j], s, l, &a[j], &op, &rows);
-    WN_TRY(wn_kv_cache_append(&runs[j].exec, cache, &rows, 0, 1));
+    WN_TRY(wn_kv_cache_append(&runs[j].exec, cache, &rows, 0, 1, NULL));
     wn_kv_cache_advance(cache, 1);
   }
   struct attend_apart x = {.run = runs, .s = s, .l = l, .n = n, .a = a, .status = WN_OK};

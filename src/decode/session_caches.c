@@ -245,7 +245,7 @@ wn_status wn_session_stage(const struct wn_run *run, struct wn_session *s, struc
   }
   stage->count = cache->count;
   stage->seen = cache->seen;
-  return run->measuring ? WN_OK : wn_kv_cache_append(&run->exec, stage, rows, t0, T);
+  return run->measuring ? WN_OK : wn_kv_cache_append(&run->exec, stage, rows, t0, T, NULL);
 }
 
 wn_status wn_session_unstage(const struct wn_run *run, struct wn_session *s, const int32_t *slots, int64_t n,

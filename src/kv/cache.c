@@ -186,31 +186,36 @@ static wn_status cache_enter_positions(wn_context *ctx, struct wn_kv_cache *cach
   return cache->sorted && cache->seen == cache->count ? WN_OK : cache_show_positions(ctx, cache);
 }
 
-/* Fills T new slots of an array in the backend's memory: rows t0.. of x, or zeros if x is NULL. */
+/* Fills T new slots of an array in the backend's memory: rows t0.. of x, or zeros if x is NULL; now or later. */
 static wn_status cache_put(const struct wn_exec *exec, const struct wn_kv_cache *cache, const struct slots *to,
-                           const void *x, struct wn_stride s_x, int64_t t0, int64_t T) {
-  return wn_op_gather_forward(exec, &(struct wn_gather){.B = cache->shape.B,
-                                                        .H = to->rows,
-                                                        .T = T,
-                                                        .D = to->width,
-                                                        .x = wn_element(x, t0 * s_x.t, cache->shape.dtype),
-                                                        .s_x = s_x,
-                                                        .y_type = to->type,
-                                                        .y = cache_slot(cache, to, 0, cache->count),
-                                                        .s_y = cache_stride(cache, to)});
+                           const void *x, struct wn_stride s_x, int64_t t0, int64_t T, struct wn_kv_later *later) {
+  const struct wn_gather put = {.B = cache->shape.B,
+                                .H = to->rows,
+                                .T = T,
+                                .D = to->width,
+                                .x = wn_element(x, t0 * s_x.t, cache->shape.dtype),
+                                .s_x = s_x,
+                                .y_type = to->type,
+                                .y = cache_slot(cache, to, 0, cache->count),
+                                .s_y = cache_stride(cache, to)};
+  if (!later) return wn_op_gather_forward(exec, &put);
+  if (later->count == WN_KV_LATER) WN_TRY(wn_kv_later_run(later));
+  later->exec[later->count] = *exec;
+  later->gather[later->count++] = put;
+  return WN_OK;
 }
 
 wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_kv_rows *r,
-                             int64_t t0, int64_t T) {
+                             int64_t t0, int64_t T, struct wn_kv_later *later) {
   struct slots arrays[ARRAYS_MAX];
   const int n = cache_arrays_of(cache, arrays);
   for (int i = 0; i < n; i++) {
     const struct slots *to = &arrays[i];
-    if (to->data == cache->k) WN_TRY(cache_put(exec, cache, to, r->k, r->s_k, t0, T));
-    if (to->data == cache->v) WN_TRY(cache_put(exec, cache, to, r->v, r->s_v, t0, T));
-    if (to->data == cache->sk) WN_TRY(cache_put(exec, cache, to, r->sk, r->s_sk, t0, T));
-    if (to->data == cache->f) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T));
-    if (to->data == cache->notes) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T));
+    if (to->data == cache->k) WN_TRY(cache_put(exec, cache, to, r->k, r->s_k, t0, T, later));
+    if (to->data == cache->v) WN_TRY(cache_put(exec, cache, to, r->v, r->s_v, t0, T, later));
+    if (to->data == cache->sk) WN_TRY(cache_put(exec, cache, to, r->sk, r->s_sk, t0, T, later));
+    if (to->data == cache->f) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T, later));
+    if (to->data == cache->notes) WN_TRY(cache_put(exec, cache, to, NULL, (struct wn_stride){0}, 0, T, later));
     if (to->data == cache->numbers) WN_TRY(wn_kv_numbers_put(exec, cache, r, t0, T));
   }
   return cache_enter_positions(exec->ctx, cache, T);

@@ -105,10 +105,22 @@ size_t wn_kv_sums_bytes(const struct wn_kv_shape *shape); /* of `total` */
 void wn_kv_numbers_advance(struct wn_kv_cache *cache);
 /* Sets what a policy sees of the numbers of group `row`, in an array of the cache's shape. */
 void wn_kv_numbers_held(const struct wn_kv_cache *cache, const void *numbers, int64_t row, struct wn_policy_held *held);
-/* Writes rows t0..t0+T-1 after the tokens held. They count only after wn_kv_cache_advance. The caller has checked that
- * they fit, or made room. */
+/* Copies to several caches, which one call of the backend makes. */
+enum { WN_KV_LATER = 32 };
+struct wn_kv_later {
+  struct wn_exec exec[WN_KV_LATER];
+  struct wn_gather gather[WN_KV_LATER];
+  int64_t count;
+};
+static inline wn_status wn_kv_later_run(struct wn_kv_later *later) {
+  const int64_t n = later->count;
+  later->count = 0;
+  return wn_op_gather_together(later->exec, later->gather, n);
+}
+/* Writes rows t0..t0+T-1 after the tokens held, or leaves that to wn_kv_later_run (later NULL: nothing is left). They
+ * count only after wn_kv_cache_advance. The caller has checked that they fit, or made room. */
 wn_status wn_kv_cache_append(const struct wn_exec *exec, struct wn_kv_cache *cache, const struct wn_kv_rows *rows,
-                             int64_t t0, int64_t T);
+                             int64_t t0, int64_t T, struct wn_kv_later *later);
 void wn_kv_cache_advance(struct wn_kv_cache *cache, int64_t T);
 /* Forgets the last T tokens that entered. Nothing may have been evicted for them; F and notes stay as they are. */
 wn_status wn_kv_cache_forget(wn_context *ctx, struct wn_kv_cache *cache, int64_t T);

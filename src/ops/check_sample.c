@@ -34,17 +34,25 @@ wn_status wn_check_adjust(const struct wn_exec *exec, const struct wn_adjust *a,
   return WN_OK;
 }
 
-wn_status wn_check_sample(const struct wn_exec *exec, const struct wn_sample *a, bool backward) {
-  const struct wn_check c = {exec, "sample"};
-  (void)backward;
+static wn_status check_sample_row(struct wn_check c, const struct wn_sample_row *a) {
   WN_TRY(check_floats(c, a->V));
   WN_TRY(wn_check_pointer(c, "logits", a->logits));
-  WN_TRY(wn_check_pointer(c, "drawn", a->drawn));
   WN_TRY(wn_check_number(c, "temperature", a->temperature, a->temperature >= 0, "a number >= 0"));
   WN_TRY(wn_check_number(c, "top_p", a->top_p, a->top_p > 0 && a->top_p <= 1, "above 0 and at most 1"));
   WN_TRY(wn_check_number(c, "min_p", a->min_p, a->min_p >= 0 && a->min_p <= 1, "0 to 1"));
   if (a->top_k >= 0) return WN_OK;
-  return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "sample: top_k is %lld, expected at least 0", (long long)a->top_k);
+  return wn_fail(c.exec->ctx, WN_ERR_ARGUMENT, "sample: top_k is %lld, expected at least 0", (long long)a->top_k);
+}
+
+wn_status wn_check_sample(const struct wn_exec *exec, const struct wn_sample *a, bool backward) {
+  const struct wn_check c = {exec, "sample"};
+  (void)backward;
+  WN_TRY(wn_check_pointer(c, "drawn", a->drawn));
+  if (a->rows < 1 || a->rows > WN_SAMPLE_ROWS)
+    return wn_fail(exec->ctx, WN_ERR_ARGUMENT, "sample: %lld rows, expected 1 to %d", (long long)a->rows,
+                   WN_SAMPLE_ROWS);
+  for (int64_t r = 0; r < a->rows; r++) WN_TRY(check_sample_row(c, &a->row[r]));
+  return WN_OK;
 }
 
 wn_status wn_check_evict(const struct wn_exec *exec, const struct wn_evict *a, bool backward) {

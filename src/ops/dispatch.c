@@ -1,6 +1,7 @@
 /* wn_op_<name>_forward, _backward, _scratch: checks the arguments (every backend relies on it), then calls the
  * backend's slot. An empty slot is WN_ERR_UNSUPPORTED with operation and backend; no other backend steps in. */
 #include "base/alloc.h"
+#include "ops/attention.h"
 #include "ops/check.h"
 
 static wn_status check_exec(const struct wn_exec *exec, const char *name, const void *args) {
@@ -35,12 +36,16 @@ static wn_status missing(const struct wn_exec *exec, const char *name, const cha
 }
 
 #define DEFINE_SLOT(name, args, direction, backward)                                                                   \
-  wn_status wn_op_##name##_##direction(const struct wn_exec *exec, const args *a) {                                    \
+  static wn_status check_##name##_##direction(const struct wn_exec *exec, const args *a) {                             \
     WN_TRY(check_exec(exec, #name, a));                                                                                \
     if (!exec->backend->name##_##direction) return missing(exec, #name, #direction);                                   \
     WN_TRY(wn_check_##name(exec, a, backward));                                                                        \
     if (exec->backend->name##_scratch)                                                                                 \
       WN_TRY(check_scratch(exec, #name, exec->backend->name##_scratch(exec, a, backward)));                            \
+    return WN_OK;                                                                                                      \
+  }                                                                                                                    \
+  wn_status wn_op_##name##_##direction(const struct wn_exec *exec, const args *a) {                                    \
+    WN_TRY(check_##name##_##direction(exec, a));                                                                       \
     return exec->backend->name##_##direction(exec, a);                                                                 \
   }
 
@@ -53,3 +58,13 @@ static wn_status missing(const struct wn_exec *exec, const char *name, const cha
   }
 
 WN_OPS(DEFINE)
+
+#define DEFINE_TOGETHER(name, args)                                                                                    \
+  wn_status wn_op_##name##_together(const struct wn_exec *exec, const args *a, int64_t n) {                            \
+    const bool together = n > 0 && exec->backend && exec->backend->name##_together;                                    \
+    for (int64_t i = 0; i < n; i++)                                                                                    \
+      WN_TRY((together ? check_##name##_forward : wn_op_##name##_forward)(&exec[i], &a[i]));                           \
+    return together ? exec->backend->name##_together(exec, a, n) : WN_OK;                                              \
+  }
+DEFINE_TOGETHER(attention, struct wn_attention)
+DEFINE_TOGETHER(gather, struct wn_gather)

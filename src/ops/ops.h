@@ -495,6 +495,10 @@ struct wn_backend {
   size_t (*strips_bytes)(wn_gguf_type type, int64_t rows, int64_t K);
   void (*strips_make)(const struct wn_exec *exec, const struct wn_packed_part *part, int64_t K, void *to);
   WN_OPS(WN_OP_SLOTS)
+  /* Forward of n calls that do not depend on each other, call i with exec[i], with the bits of each alone. NULL: one
+   * after the other. */
+  wn_status (*attention_together)(const struct wn_exec *exec, const struct wn_attention *a, int64_t n);
+  wn_status (*gather_together)(const struct wn_exec *exec, const struct wn_gather *a, int64_t n);
 };
 
 static inline bool wn_backend_on_host(const struct wn_backend *backend) {
@@ -506,6 +510,8 @@ static inline bool wn_backend_on_host(const struct wn_backend *backend) {
   wn_status wn_op_##name##_backward(const struct wn_exec *, const args *);                                             \
   size_t wn_op_##name##_scratch(const struct wn_exec *, const args *, bool backward);
 WN_OPS(WN_OP_DECLARE)
+wn_status wn_op_attention_together(const struct wn_exec *exec, const struct wn_attention *a, int64_t n);
+wn_status wn_op_gather_together(const struct wn_exec *exec, const struct wn_gather *a, int64_t n);
 
 /* Fills table [P, D/2, 2] with (cos, sin) for the first P positions. */
 void wn_rope_table(float *table, int64_t P, int64_t D, double theta);

@@ -29,17 +29,22 @@ struct wn_drawn {
   double log_probability;
 };
 
-/* Draws a token by wn_sample's rule (winnow/model.h): min-p, then temperature, top-k, top-p. Temperature 0: the largest
- * logit, ties to the lowest id. The random number depends on seed and step (base/rng.h) and is the same on every
- * backend. A backend may sum weights in another order than ref; it then draws another token if the number is within
- * rounding of a boundary. */
-struct wn_sample {
+/* Draws a token for each row by wn_sample's rule (winnow/model.h): min-p, then temperature, top-k, top-p. Temperature
+ * 0: the largest logit, ties to the lowest id. The random number depends on seed and step (base/rng.h) and is the same
+ * on every backend. A backend may sum weights in another order than ref; it then draws another token if the number is
+ * within rounding of a boundary. A row's result does not depend on the other rows. */
+struct wn_sample_row {
   int64_t V, top_k;    /* top_k 0: off */
   const float *logits; /* [V] */
   double temperature, top_p, min_p;
   uint64_t seed, step;
-  bool log_probability;   /* also of the token, under the softmax of the unchanged logits; else 0 */
-  struct wn_drawn *drawn; /* [1] */
+  bool log_probability; /* also of the token, under the softmax of the unchanged logits; else 0 */
+};
+enum { WN_SAMPLE_ROWS = 32 }; /* the most rows of a call */
+struct wn_sample {
+  int64_t rows;
+  struct wn_sample_row row[WN_SAMPLE_ROWS];
+  struct wn_drawn *drawn; /* [rows] */
 };
 
 #endif

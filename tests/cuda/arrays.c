@@ -282,6 +282,7 @@ const struct wn_backend *arrays_backend(void) {
   if (table.name##_forward) table.name##_forward = arrays_##name##_forward;                                            \
   if (table.name##_backward) table.name##_backward = arrays_##name##_backward;
   WN_OPS(ARRAYS_FILL)
+  table.attention_together = NULL, table.gather_together = NULL;
   return &table;
 }
 

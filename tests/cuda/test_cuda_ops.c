@@ -87,17 +87,14 @@ static void test_bf16(void **state) {
 static void test_long(void **state) {
   (void)state;
   static const struct op_case longer[] = {
-      {NORM, {3, 1, 1031, 1}, LAYER | BIAS | ACC},
-      {NORM, {1100, 1, 33, 0}, WITH_ADD},
-      {NORM, {1100, 1, 40, 0}, WITH_ADD},
-      {NORM, {3, 1, 1032, 0}, LAYER | BIAS},
-      {SUMSQ, {40001}, 0},
-      {LINEAR, {130, 70, 97, 1}, BIAS | ACC},
-      {EMBEDDING, {600, 9, 7, 11}, BIAS},
-      {EMBEDDING, {270, 1031, 5, 0}, 0},
-      {EMBEDDING, {1300, 3, 9000, 4097}, BIAS},
-      {CROSS_ENTROPY, {2, 5003, 3}, CAPPED},
-      {CROSS_ENTROPY, {2, 5000, 8}, CAPPED | ALIAS},
+      {NORM, {3, 1, 1031, 1}, LAYER | BIAS | ACC}, {NORM, {1100, 1, 33, 0}, WITH_ADD},
+      {NORM, {1100, 1, 40, 0}, WITH_ADD},          {NORM, {3, 1, 1032, 0}, LAYER | BIAS},
+      {NORM, {3, 1, 2056, 8}, LAYER | BIAS | ACC}, {NORM, {2, 1, 4096, 0}, WITH_ADD},
+      {NORM, {2, 2, 4104, 0}, LAYER | BIAS},       {NORM, {1, 1, 16384, 0}, ALIAS},
+      {NORM, {1, 1, 16392, 0}, WITH_ADD | LAYER},  {SUMSQ, {40001}, 0},
+      {LINEAR, {130, 70, 97, 1}, BIAS | ACC},      {EMBEDDING, {600, 9, 7, 11}, BIAS},
+      {EMBEDDING, {270, 1031, 5, 0}, 0},           {EMBEDDING, {1300, 3, 9000, 4097}, BIAS},
+      {CROSS_ENTROPY, {2, 5003, 3}, CAPPED},       {CROSS_ENTROPY, {2, 5000, 8}, CAPPED | ALIAS},
   };
   for (size_t i = 0; i < sizeof longer / sizeof *longer; i++) {
     /* The values depend on the case's number. */
@@ -111,12 +108,13 @@ static void test_long(void **state) {
   }
 }
 
-/* PAD: elements after a row of x; unaligned rows are read in another way. */
+/* PAD: elements after a row of x; rows and blocks that are not aligned are read in another way. */
 static void check_packed(wn_gguf_type first, wn_gguf_type second, int64_t M, int64_t PAD, bool apart, bool accumulate) {
   enum { N = 37, K = 512 };
   const wn_gguf_type types[] = {first, second};
   struct packed_weights w;
   packed_weights_make(&w, N, K, 2, types, (uint64_t)first);
+  if (PAD % 4 == 0) packed_weights_align(&w, K);
   float *x = malloc((size_t)(M * (K + PAD)) * sizeof *x), *b = malloc(N * sizeof *b);
   float *y[3], *dx[3]; /* the backend's, a naive one; the double reference below */
   double *want = calloc((size_t)(M * N), sizeof *want), *want_dx = calloc((size_t)(M * K), sizeof *want_dx);
@@ -176,30 +174,42 @@ static void test_packed(void **state) {
   }
 }
 
-/* A row of x has the same bits alone and among others, also with dense weights. */
-static void test_rows_apart(void **state) {
-  (void)state;
-  enum { M = 67, N = 21, K = 256 };
-  struct packed_weights w;
-  packed_weights_make(&w, N, K, 1, (const wn_gguf_type[]){WN_GGUF_Q4_K}, 3);
-  float *x = malloc(M * K * sizeof *x), *all = malloc(M * N * sizeof *all), *one = malloc(N * sizeof *one);
-  for (int i = 0; i < M * K; i++) x[i] = (float)wn_random_normal(2, WN_STREAM_TEST, 1, (uint64_t)i);
+/* A row of x has the same bits alone and among others, with weights of every type and dense. K is more than what the
+ * lanes of a warp have at a time, and no multiple of it. */
+static void check_rows_apart(struct wn_linear a, const float *x, float *y, float *one) {
   const struct wn_exec e = {.ctx = ctx, .backend = wn_backend_cuda_table(), .threads = 1, .dtype = WN_F32};
-  for (int dense = 0; dense < 2; dense++) {
-    struct wn_linear a = {.M = M, .N = N, .K = K, .rows_apart = true, .x = x, .ldx = K, .y = all, .ldy = N};
-    if (dense)
-      a.w = w.dense;
-    else
-      a.packed = &w.packed;
+  static const int64_t counts[] = {2, 7, 27};
+  const bool counted = wn_emulated() && (!a.packed || a.packed->part[0].type == WN_GGUF_Q4_K);
+  a.rows_apart = true, a.ldx = a.K, a.ldy = a.N;
+  for (int i = 0; i < 3; i++) {
+    a.M = counts[i], a.x = x, a.y = y;
+    const uint64_t before = wn_emulate_launches();
     assert_int_equal(run_linear(e, &a, false), WN_OK);
-    for (int m = 0; m < M; m += 13) {
-      a.M = 1, a.x = x + m * K, a.y = one;
+    if (counted) assert_int_equal(wn_emulate_launches() - before, i == 2 ? 2 : 1);
+    for (int64_t m = 0; m < counts[i]; m += i < 2 ? 1 : 13) {
+      a.M = 1, a.x = x + m * a.K, a.y = one;
+      wn_emulate_seed((uint64_t)m);
       assert_int_equal(run_linear(e, &a, false), WN_OK);
-      assert_memory_equal(one, all + m * N, N * sizeof *one);
+      assert_memory_equal(one, y + m * a.N, (size_t)a.N * sizeof *one);
     }
   }
-  free(x), free(all), free(one);
-  packed_weights_clear(&w);
+  const char *error = wn_emulate_error();
+  if (error) fail_msg("%s", error);
+}
+static void test_rows_apart(void **state) {
+  (void)state;
+  enum { M = 27, N = 37, K = 1024 + 256 };
+  float *x = malloc(M * K * sizeof *x), *y = malloc(M * N * sizeof *y), *one = malloc(N * sizeof *one);
+  for (int i = 0; i < M * K; i++) x[i] = (float)wn_random_normal(2, WN_STREAM_TEST, 1, (uint64_t)i);
+  for (int type = 0; type < WN_GGUF_TYPE_COUNT; type++) {
+    struct packed_weights w;
+    packed_weights_make(&w, N, K, 1, (const wn_gguf_type[]){(wn_gguf_type)type}, 3);
+    packed_weights_align(&w, K);
+    check_rows_apart((struct wn_linear){.N = N, .K = K, .packed = &w.packed}, x, y, one);
+    if (type == 0) check_rows_apart((struct wn_linear){.N = N, .K = K, .w = w.dense}, x, y, one);
+    packed_weights_clear(&w);
+  }
+  free(x), free(y), free(one);
 }
 
 /* A norm's gradients computed one by one have the same bits as together: vectors held in registers, and longer ones. */

@@ -90,6 +90,13 @@ wn_status wn_cuda_attention_forward(const struct wn_exec *exec, const struct wn_
   WN_TRY(refused(exec, a, false));
   return outcome_of(exec, wn_cuda_attend_forward(a, exec->scratch, 0, wn_cuda_stream(exec)));
 }
+wn_status wn_cuda_attention_together(const struct wn_exec *exec, const struct wn_attention *a, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    WN_TRY(refused(&exec[i], &a[i], false));
+    if (!wn_cuda::is_decode(&a[i])) WN_TRY(wn_cuda_attention_forward(&exec[i], &a[i]));
+  }
+  return outcome_of(exec, wn_cuda::run_decode_together(exec, a, n, wn_cuda_stream(exec)));
+}
 wn_status wn_cuda_attention_backward(const struct wn_exec *exec, const struct wn_attention *a) {
   WN_TRY(refused(exec, a, true));
   return outcome_of(exec, wn_cuda_attend_backward(a, exec->scratch, 0, wn_cuda_stream(exec)));

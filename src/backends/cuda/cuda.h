@@ -15,6 +15,10 @@ extern "C" {
   size_t wn_cuda_##name##_scratch(const struct wn_exec *, const args *, bool backward);
 WN_OPS(WN_CUDA_DECLARE)
 
+/* Of n independent calls, call i with exec[i]. */
+wn_status wn_cuda_attention_together(const struct wn_exec *exec, const struct wn_attention *a, int64_t n);
+wn_status wn_cuda_gather_together(const struct wn_exec *exec, const struct wn_gather *a, int64_t n);
+
 /* Finds the device and creates what copies and waits need; later calls do nothing but make it the calling thread's.
  * _choose, before: the number of this process among those on its machine, each of which takes a device of its own where
  * there are several. Below: information on one of the devices. */

@@ -4,8 +4,8 @@
 
 #include "backends/cuda/launch.cuh"
 
-// y[m,n] = w_n . x_m + b[n] (+ y) for M rows of x and the part's rows, in launches of up to 8 rows of x. Each row has
-// the same bits as alone. False: the alignment of blocks or of x does not allow it.
+// y[m,n] = w_n . x_m + b[n] (+ y) for M rows of x and the part's rows, in launches of up to 16 rows of x. Each row
+// has the same bits as alone. False: the alignment of blocks or of x does not allow it.
 bool wn_cuda_few_rows(const struct wn_exec *exec, const struct wn_packed_part *part, int64_t M, int64_t K,
                       const float *x, int64_t ldx, const float *b, float *y, int64_t ldy, bool accumulate);
 

@@ -2,20 +2,28 @@
 #include "backends/cuda/few_rows.cuh"
 #include "backends/cuda/matvec.cuh"
 
+template <int TYPE, int MOST> static bool staged_rows(cudaStream_t stream, const wn_matvec_call &c, int rows) {
+  typedef wn_staged<TYPE, MOST> S;
+  const auto kernel = wn_staged_kernel<TYPE, MOST>;
+  if (wn_shared_limit(kernel, S::BYTES) != cudaSuccess) return false;
+  WN_LAUNCH((unsigned)wn_cuda_parts(c.N, S::ROWS * WN_STAGED_THREADS / 32), WN_STAGED_THREADS, S::BYTES, stream, kernel,
+            c, rows);
+  return true;
+}
+
 template <int TYPE> static bool few_rows(const struct wn_exec *exec, wn_matvec_call c, int64_t M) {
   if (!wn_matvec_reads<TYPE>(c.w, c.K)) return false;
   const wn_packed_shape s = wn_packed_shape_of(TYPE);
+  const cudaStream_t stream = wn_cuda_stream(exec);
   c.row_bytes = c.K / s.weights * s.bytes;
-  const unsigned blocks = (unsigned)wn_cuda_parts(c.N, WN_MATVEC_ROWS * WN_MATVEC_THREADS / 32);
-  for (int64_t done = 0; done < M;) {
-    const int64_t left = M - done;
-    const int rows = left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-    const auto kernel = rows == 8   ? wn_matvec_kernel<TYPE, 8>
-                        : rows == 4 ? wn_matvec_kernel<TYPE, 4>
-                        : rows == 2 ? wn_matvec_kernel<TYPE, 2>
-                                    : wn_matvec_kernel<TYPE, 1>;
-    WN_LAUNCH(blocks, WN_MATVEC_THREADS, 0, wn_cuda_stream(exec), kernel, c);
-    c.x += rows * c.ldx, c.y += rows * c.ldy, done += rows;
+  for (int64_t done = 0, rows; done < M; done += rows) {
+    rows = wn_cuda_min(M - done, 16);
+    if (rows == 1)
+      WN_LAUNCH((unsigned)wn_cuda_parts(c.N, WN_MATVEC_ROWS * WN_MATVEC_THREADS / 32), WN_MATVEC_THREADS, 0, stream,
+                wn_matvec_kernel<TYPE>, c);
+    else if (!(rows <= 8 ? staged_rows<TYPE, 8> : staged_rows<TYPE, 16>)(stream, c, (int)rows))
+      return false;
+    c.x += rows * c.ldx, c.y += rows * c.ldy;
   }
   return true;
 }

@@ -1,7 +1,8 @@
-// RMSNorm and LayerNorm (equations in backends/ref/norm.c). A vector is held in the registers of 8, 16 or 32 lanes,
-// which read it once, by eights. If it is too long or not aligned, a warp or a block loops over it. Sums are trees of
-// fixed shape. Gradients of gain and shift: each block sums over some vectors (together with dx, if vectors are in
-// registers); then eight threads per column add these partial sums.
+// RMSNorm and LayerNorm (equations in backends/ref/norm.c). A vector is held in the registers of 8, 16 or 32 lanes, or
+// if it is longer, in forward, of a block, which read it once, by eights. If it is too long or not aligned, a warp or a
+// block loops over it. Sums are trees of fixed shape that depends on the width alone. Gradients of gain and shift: each
+// block sums over some vectors (together with dx, if vectors are in registers); then eight threads per column add these
+// partial sums.
 #include "backends/cuda/launch.cuh"
 
 struct norm_call {
@@ -25,8 +26,9 @@ struct norm_call {
   bool accumulate_dx;
 };
 
-enum { NORM_SHORT = 256 };                        // the longest vector that a warp loops over
-enum { NORM_LONG = 2048, NORM_LONG_BACK = 1024 }; // the longest in registers; beyond this backward spills
+enum { NORM_SHORT = 256 }; // the longest vector that a warp loops over
+// The longest in registers of a warp and of a block; backward, which would spill beyond it.
+enum { NORM_LONG_WARP = 2048, NORM_LONG = 16384, NORM_LONG_BACK = 1024 };
 
 // WHOLE: the block has one vector; else each warp has one.
 template <bool WHOLE> __device__ __forceinline__ float norm_total(float x) {
@@ -85,7 +87,8 @@ template <bool WHOLE> static __global__ void norm_back_kernel(norm_call a) {
 
 // ---- vectors held in registers ----
 
-// LANES lanes of a warp hold a vector of at most LANES x EACH x 8 numbers: lane l has those from 8 (l + LANES e) on.
+// LANES lanes of a warp, or a block's, hold a vector of at most LANES x EACH x 8 numbers: lane l has those from
+// 8 (l + LANES e) on.
 
 struct norm_place {
   int64_t row;
@@ -94,6 +97,13 @@ struct norm_place {
 static __device__ __forceinline__ norm_place norm_where(const norm_call &a, int64_t n) {
   const uint32_t vector = (uint32_t)n, groups = (uint32_t)a.groups; // below 2^31: norm_fits
   return {vector / groups, (int)(vector % groups * (uint32_t)a.width)};
+}
+
+template <int LANES> static __device__ __forceinline__ float norm_lanes_sum(float x) {
+  if constexpr (LANES > 32)
+    return wn_block_sum(x);
+  else
+    return wn_lanes_sum<LANES>(x);
 }
 
 template <int LANES, int EACH> static __global__ void __launch_bounds__(WN_CUDA_THREADS) norm_lanes(norm_call a) {
@@ -122,14 +132,14 @@ template <int LANES, int EACH> static __global__ void __launch_bounds__(WN_CUDA_
     for (int e = 0; e < EACH; e++)
 #pragma unroll
       for (int k = 0; k < 8; k++) mean += v[e][k];
-    mean = wn_lanes_sum<LANES>(mean) / (float)W;
+    mean = norm_lanes_sum<LANES>(mean) / (float)W;
   }
 #pragma unroll
   for (int e = 0; e < EACH; e++)
     if ((lane + LANES * e) * 8 < W)
 #pragma unroll
       for (int k = 0; k < 8; k++) square += (v[e][k] - mean) * (v[e][k] - mean);
-  const float s = 1.0f / sqrtf(wn_lanes_sum<LANES>(square) / (float)W + a.eps);
+  const float s = 1.0f / sqrtf(norm_lanes_sum<LANES>(square) / (float)W + a.eps);
   if (!mine) return;
 #pragma unroll
   for (int e = 0; e < EACH; e++) {
@@ -326,8 +336,16 @@ template <int MOST, template <int, int> class Use, class... A> static void norm_
     Use<32, 3>::launch(a...);
   else if (width <= 1024)
     Use<32, 4>::launch(a...);
-  else if constexpr (MOST > 1024)
-    Use<32, 8>::launch(a...);
+  else if constexpr (MOST > 1024) {
+    if (width <= NORM_LONG_WARP)
+      Use<32, 8>::launch(a...);
+    else if (width <= 4096)
+      Use<WN_CUDA_THREADS, 2>::launch(a...);
+    else if (width <= 8192)
+      Use<WN_CUDA_THREADS, 4>::launch(a...);
+    else
+      Use<WN_CUDA_THREADS, 8>::launch(a...);
+  }
 }
 template <int LANES, int EACH> struct norm_lanes_forward {
   static void launch(cudaStream_t stream, const norm_call &k) {

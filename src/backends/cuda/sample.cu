@@ -1,4 +1,4 @@
-// Drawing a token, in one block, with the CPU's rule and random numbers (ref/sample.c): min-p, then temperature, top-k,
+// Drawing tokens, a block a row, with the CPU's rule and random numbers (ref/sample.c): min-p, then temperature, top-k,
 // top-p. Before it, adjusting the logits, one thread per id. Sums of weights are in double, in a fixed order that is
 // not the CPU's: the two may choose differently if a number is within rounding of a boundary.
 //
@@ -117,11 +117,15 @@ static __device__ void sample_narrow(sample_state &s, bool counting, double targ
 }
 
 struct sample_rule {
+  const float *logits;
+  int64_t V, top_k;
   double temperature, top_p;
-  int64_t top_k;
   float min_p_log;
   bool min_p, log_probability;
   uint64_t seed, step;
+};
+struct sample_rules { // an argument has at most 4 KiB
+  sample_rule row[WN_SAMPLE_ROWS];
 };
 
 // Of the chosen token, once all threads know it.
@@ -133,15 +137,18 @@ static __device__ void sample_log_probability(const sample_state &s, wn_drawn *d
 }
 
 static __global__ void __launch_bounds__(SAMPLE_THREADS)
-    sample_kernel(const float *logits, int64_t V, sample_rule rule, wn_drawn *drawn) {
+    sample_kernel(const __grid_constant__ sample_rules rules, wn_drawn *all) {
   WN_SHARED(float, tops, [SAMPLE_THREADS]);
   WN_SHARED(int64_t, ids, [SAMPLE_THREADS]);
   WN_SHARED(double, runs, [SAMPLE_THREADS]);
   WN_SHARED(int, chosen, [2]);
+  const sample_rule &rule = rules.row[blockIdx.x];
+  const int64_t V = rule.V;
+  wn_drawn *const drawn = all + blockIdx.x;
   const int t = threadIdx.x;
   const int64_t each = ((V + SAMPLE_THREADS - 1) / SAMPLE_THREADS + 3) / 4 * 4;
   sample_state s;
-  s.logits = logits, s.V = V, s.first = min(V, each * t), s.end = min(V, each * (t + 1));
+  s.logits = rule.logits, s.V = V, s.first = min(V, each * t), s.end = min(V, each * (t + 1));
   s.temperature = rule.temperature;
   float top = -INFINITY;
   int64_t best = V, wrong = V;
@@ -194,8 +201,8 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
     double left = runs[0];
     ties = s.ties_before;
     for (int64_t v = s.first; v < s.end; v++) {
-      if (!sample_is_kept(s, sample_key(logits[v]), &ties)) continue;
-      const double weight = sample_weight(s, logits[v]);
+      if (!sample_is_kept(s, sample_key(s.logits[v]), &ties)) continue;
+      const double weight = sample_weight(s, s.logits[v]);
       if (weight <= 0) continue;
       drawn->token = (int32_t)v;
       left -= weight;
@@ -207,9 +214,16 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
 }
 
 wn_status wn_cuda_sample_forward(const struct wn_exec *exec, const struct wn_sample *a) {
-  const sample_rule rule = {a->temperature, a->top_p,           a->top_k, a->min_p > 0 ? (float)log(a->min_p) : 0.0f,
-                            a->min_p > 0,   a->log_probability, a->seed,  a->step};
-  WN_LAUNCH(1, SAMPLE_THREADS, 0, wn_cuda_stream(exec), sample_kernel, a->logits, a->V, rule, a->drawn);
+  sample_rules rules = {};
+  for (int64_t r = 0; r < a->rows; r++) {
+    const struct wn_sample_row &x = a->row[r];
+    rules.row[r] = {x.logits,    x.V,
+                    x.top_k,     x.temperature,
+                    x.top_p,     x.min_p > 0 ? (float)log(x.min_p) : 0.0f,
+                    x.min_p > 0, x.log_probability,
+                    x.seed,      x.step};
+  }
+  WN_LAUNCH((unsigned)a->rows, SAMPLE_THREADS, 0, wn_cuda_stream(exec), sample_kernel, rules, a->drawn);
   return wn_cuda_launched(exec, "sample");
 }
 

@@ -39,6 +39,7 @@ static const struct wn_backend table = {
     .clamp_forward = wn_cuda_clamp_forward,
     .convert_forward = wn_cuda_convert_forward,
     .gather_forward = wn_cuda_gather_forward,
+    .gather_together = wn_cuda_gather_together,
     .sigmoid_forward = wn_cuda_sigmoid_forward,
     .sigmoid_backward = wn_cuda_sigmoid_backward,
     .loss_sums_forward = wn_cuda_loss_sums_forward,
@@ -55,6 +56,7 @@ static const struct wn_backend table = {
     .evictions_scratch = wn_cuda_evictions_scratch,
     .attention_served = {WN_CUDA_ATTENTION_FORWARD, WN_CUDA_ATTENTION_FORWARD, WN_CUDA_ATTENTION_SERVED},
     .attention_forward = wn_cuda_attention_forward,
+    .attention_together = wn_cuda_attention_together,
     .attention_backward = wn_cuda_attention_backward,
     .attention_scratch = wn_cuda_attention_scratch,
 };

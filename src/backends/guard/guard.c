@@ -95,7 +95,8 @@ static const struct guard_field gate_share_fields[GUARD_FIELDS] = {
 static const struct guard_field adjust_fields[GUARD_FIELDS] = {
     GUARD(adjust, x),     GUARD(adjust, y),        GUARD(adjust, allowed), GUARD(adjust, seen),
     GUARD(adjust, times), GUARD(adjust, bias_ids), GUARD(adjust, bias)};
-static const struct guard_field sample_fields[GUARD_FIELDS] = {GUARD(sample, logits), GUARD(sample, drawn)};
+static const struct guard_field sample_fields[GUARD_FIELDS] = {GUARD(sample, drawn)};
+static const struct guard_field sample_row_fields[GUARD_FIELDS] = {GUARD(sample_row, logits)};
 static const struct guard_field evict_fields[GUARD_FIELDS] = {GUARD(evict, at),     GUARD(evict, values),
                                                               GUARD(evict, room),   GUARD(evict, index),
                                                               GUARD(evict, k.data), GUARD(evict, v.data)};
@@ -215,7 +216,6 @@ GUARD_NO_ROOM(span_sum)
 GUARD_NO_ROOM(memory_loss)
 GUARD_NO_ROOM(gate_share)
 GUARD_NO_ROOM(adjust)
-GUARD_NO_ROOM(sample)
 GUARD_NO_ROOM(attention)
 static wn_status linear_room(const struct wn_exec *exec, struct wn_linear *a, struct guard_room *room) {
   return guard_packed(exec, "linear", a->K, &a->packed, room->packed);
@@ -235,6 +235,12 @@ static wn_status experts_room(const struct wn_exec *exec, struct wn_experts *a, 
   a->expert = room->expert;
   WN_TRY(guard_packed(exec, "experts", a->C, &a->shared.packed_in, packed++));
   return guard_packed(exec, "experts", a->S, &a->shared.packed_out, packed);
+}
+
+static wn_status sample_room(const struct wn_exec *exec, struct wn_sample *a, struct guard_room *room) {
+  (void)room;
+  for (int64_t r = 0; r < a->rows; r++) WN_TRY(guard_arrays(exec->ctx, "sample", sample_row_fields, &a->row[r]));
+  return WN_OK;
 }
 
 static wn_status evict_room(const struct wn_exec *exec, struct wn_evict *a, struct guard_room *room) {

@@ -120,7 +120,7 @@ static double sample_log_probability(const float *logits, int64_t V, int32_t id)
 }
 
 /* Draws with temperature > 0; `best`: the largest logit. */
-static int32_t sample_draw(const struct wn_sample *s, int64_t best) {
+static int32_t sample_draw(const struct wn_sample_row *s, int64_t best) {
   const float *logits = s->logits;
   const int64_t V = s->V;
   const double top = (double)logits[best];
@@ -148,22 +148,22 @@ static int32_t sample_draw(const struct wn_sample *s, int64_t best) {
   return (int32_t)token;
 }
 
-wn_status wn_ref_sample_forward(const struct wn_exec *exec, const struct wn_sample *s) {
+static struct wn_drawn sample_row(const struct wn_sample_row *s) {
   const float *logits = s->logits;
   int64_t best = 0;
-  (void)exec;
-  *s->drawn = (struct wn_drawn){0};
   for (int64_t v = 0; v < s->V; v++) {
-    if (isnan(logits[v]) || logits[v] == INFINITY) {
-      *s->drawn = (struct wn_drawn){.token = (int32_t)v, .bad = 1};
-      return WN_OK;
-    }
+    if (isnan(logits[v]) || logits[v] == INFINITY) return (struct wn_drawn){.token = (int32_t)v, .bad = 1};
     if (logits[v] > logits[best]) best = v;
   }
-  s->drawn->token = (int32_t)best;
-  s->drawn->bad = logits[best] == -INFINITY ? 2 : 0;
-  if (s->drawn->bad) return WN_OK;
-  if (s->temperature > 0) s->drawn->token = sample_draw(s, best);
-  if (s->log_probability) s->drawn->log_probability = sample_log_probability(logits, s->V, s->drawn->token);
+  struct wn_drawn drawn = {.token = (int32_t)best, .bad = logits[best] == -INFINITY ? 2 : 0};
+  if (drawn.bad) return drawn;
+  if (s->temperature > 0) drawn.token = sample_draw(s, best);
+  if (s->log_probability) drawn.log_probability = sample_log_probability(logits, s->V, drawn.token);
+  return drawn;
+}
+
+wn_status wn_ref_sample_forward(const struct wn_exec *exec, const struct wn_sample *s) {
+  (void)exec;
+  for (int64_t r = 0; r < s->rows; r++) s->drawn[r] = sample_row(&s->row[r]);
   return WN_OK;
 }

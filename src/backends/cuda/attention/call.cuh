@@ -7,6 +7,7 @@
 #include "backends/cuda/attention.h"
 
 struct wn_evictions;
+struct wn_exec;
 
 namespace wn_cuda {
 
@@ -52,6 +53,8 @@ outcome run_sm90(pass what, const wn_attention *c, void *scratch, int64_t rows, 
 enum { DECODE_ROWS = 8 };
 bool is_decode(const wn_attention *c);
 outcome run_decode(pass what, const wn_attention *c, void *scratch, cudaStream_t stream);
+/* Those of n independent calls that are decoding, several in a launch. */
+const char *run_decode_together(const wn_exec *exec, const wn_attention *calls, int64_t n, cudaStream_t stream);
 
 } // namespace wn_cuda
 

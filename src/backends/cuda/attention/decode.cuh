@@ -8,7 +8,9 @@
  * A lane has 16 bytes of a key and of a value, LANES lanes make a row, so a warp reads whole rows. Products are
  * computed in float by fused multiply-adds. A selecting row (only one, with the shift) stores what it selects in
  * `selected`, and the second kernel adds it to F. Reads 2 D numbers of the cache per key, writes D + 2 floats per head
- * and split. Score maps are applied in the first kernel, learned sinks and gates in the second (terms.cuh). */
+ * and split. Score maps are applied in the first kernel, learned sinks and gates in the second (terms.cuh).
+ *
+ * A launch has several calls (of sessions that decode together), which differ in what decode_own holds. */
 #ifndef WN_BACKENDS_CUDA_ATTENTION_DECODE_CUH
 #define WN_BACKENDS_CUDA_ATTENTION_DECODE_CUH
 
@@ -24,15 +26,26 @@ enum decode_sizes {
   DECODE_KEYED = 3
 };
 
+/* What is a call's own; `a` of decode_args has the first call's. */
+struct decode_own {
+  const void *q, *k, *v;
+  void *y;
+  const float *f_in;
+  float *f_out;
+  const int32_t *at;
+  float *parts; /* one after the other: [B,Hkv,queries,splits] largest logit (base 2), sum; the same by D: y */
+  int64_t k_head, v_head; /* strides of heads */
+  int f_stride, slot_stride, Tk;
+  int first_key;     /* no row sees keys before it */
+  int splits, chunk; /* chunk: keys in a split */
+};
+enum { DECODE_CALLS = 16 }; /* arguments of a launch have at most 4 KiB */
+
 struct decode_args {
   attention_args a;
-  bool vectors;      /* rows of k and v may be read in vectors of 16 bytes */
-  int splits, chunk; /* chunk: keys in a split */
-  int first_key;     /* no row sees keys before it */
-  int queries;       /* rows and heads per key-value head: row r, head h of the group is query r H / Hkv + h */
-  float *most, *sum; /* [B,Hkv,queries,splits], logarithms in base 2 */
-  float *part;       /* [B,Hkv,queries,splits,D] */
-  float *selected;   /* [B,G,Tk] what the row selects, or NULL */
+  bool vectors; /* rows of k and v may be read in vectors of 16 bytes */
+  bool bf16, half_v, selects;
+  int queries; /* rows and heads per key-value head: row r, head h of the group is query r H / Hkv + h */
   int select_kv, select_query; /* the selecting query; its key-value head, < 0: each */
   int keyed;
   wn_score_id keyed_id[DECODE_KEYED];
@@ -41,6 +54,22 @@ struct decode_args {
 /* Kernels for calls: whose rows can be read in 16-byte vectors, without rules but causality, spans and score maps; for
  * others without keyed maps; for all. */
 enum decode_kind { DECODE_PLAIN, DECODE_RULES, DECODE_ANY };
+struct decode_calls {
+  decode_own own[DECODE_CALLS];
+};
+/* The arguments of one call, and where its parts and what it selects are. */
+struct decode_place {
+  attention_args a;
+  float *most, *sum, *part, *selected; /* selected [B,G,Tk] what the row selects, or NULL */
+  __device__ __forceinline__ decode_place(const decode_args &x, const decode_own &own) : a(x.a) {
+    const int64_t parts = (int64_t)a.B * a.Hkv * x.queries * own.splits;
+    a.q = own.q, a.k = own.k, a.v = own.v, a.y = own.y, a.at = own.at, a.slot_stride = own.slot_stride;
+    a.s_k.h = own.k_head, a.s_v.h = own.v_head, a.Tk = own.Tk, a.offset = own.Tk - a.Tq;
+    a.sel.f_in = own.f_in, a.sel.f_out = own.f_out, a.sel.f_stride = own.f_stride;
+    most = own.parts, sum = most + parts, part = sum + parts;
+    selected = x.selects ? part + parts * a.D : nullptr;
+  }
+};
 
 /* 16 bytes of a row in the cache. */
 struct decode_float {
@@ -122,18 +151,22 @@ __device__ __forceinline__ float decode_keyed(const decode_args &x, float s, con
   return logit / x.a.scale;
 }
 
-/* Grid: splits, key-value heads times parts of their queries, sequences. */
+/* Grid: the most splits of a call, key-value heads times parts of their queries, sequences of each call. */
 template <class T, int LANES, int QV, decode_kind KIND>
-__global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const decode_args x) {
+__global__ void __launch_bounds__(DECODE_THREADS, 1)
+    attention_decode(const __grid_constant__ decode_args x, const __grid_constant__ decode_calls calls) {
   constexpr int EACH = T::EACH, GROUPS = 32 / LANES, AHEAD = DECODE_AHEAD, WIDTH = LANES * EACH;
   constexpr bool PLAIN = KIND == DECODE_PLAIN, KEYED = KIND == DECODE_ANY;
   WN_SHARED(float, all_most, [DECODE_WARPS][QV]);
   WN_SHARED(float, all_sum, [DECODE_WARPS][QV]);
   WN_SHARED(float, all_out, [DECODE_WARPS][QV][WIDTH]);
-  const attention_args &a = x.a;
+  const decode_own &own = calls.own[blockIdx.z / x.a.B];
+  const decode_place place(x, own);
+  const attention_args &a = place.a;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = lane / LANES, d = lane % LANES * EACH;
-  const int kv = blockIdx.y % a.Hkv, query0 = blockIdx.y / a.Hkv * QV, b = blockIdx.z, heads = a.H / a.Hkv;
-  const int j0 = x.first_key + blockIdx.x * x.chunk, j1 = min(j0 + x.chunk, a.Tk);
+  const int kv = blockIdx.y % a.Hkv, query0 = blockIdx.y / a.Hkv * QV, b = blockIdx.z % a.B, heads = a.H / a.Hkv;
+  const int j0 = own.first_key + blockIdx.x * own.chunk, j1 = min(j0 + own.chunk, a.Tk);
+  if ((int)blockIdx.x >= own.splits) return;
 
   float q[QV][EACH], out[QV][EACH];
 #pragma unroll
@@ -155,7 +188,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
   const float slope = maps ? raw_slope<all_terms>(a, head) : 0.0f;
   const bool rules = !PLAIN && (has_rules<no_terms>(a) || a.at);
   const float *F = a.sel.on && a.sel.f_in ? a.sel.f_in + ((int64_t)b * a.G + g) * a.sel.f_stride : nullptr;
-  const bool selects = x.selected && (x.select_kv < 0 || x.select_kv == kv);
+  const bool selects = x.selects && (x.select_kv < 0 || x.select_kv == kv);
   const bool writes = selects && query == x.select_query && lane % (LANES / QV) == 0;
   const float strength = a.sel.strength ? a.sel.strength[g] : 1.0f;
   const typename T::element *k = static_cast<const typename T::element *>(a.k) + b * a.s_k.b + kv * a.s_k.h;
@@ -200,7 +233,8 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
       }
       if (writes && j < j1) {
         const float l = a.sel.relu ? fmaxf(a.scale * s[u], 0.0f) : a.scale * s[u];
-        x.selected[((int64_t)b * a.G + g) * a.Tk + j] = may_select(a, b, g, position, first, j) ? strength * l : 0.0f;
+        place.selected[((int64_t)b * a.G + g) * a.Tk + j] =
+            may_select(a, b, g, position, first, j) ? strength * l : 0.0f;
       }
       s[u] = fmaf(s[u], a.to_log2, -1.4426950408889634f * f[u]);
       if (!PLAIN && a.span.on && seen[u]) {
@@ -266,46 +300,49 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1) attention_decode(const deco
       by[w] = all_most[w][n] == -INFINITY ? 0.0f : exp2f(all_most[w][n] - whole);
       total += by[w] * all_sum[w][n];
     }
-    const int64_t at = (((int64_t)b * a.Hkv + kv) * x.queries + query0 + n) * x.splits + blockIdx.x;
+    const int64_t at = (((int64_t)b * a.Hkv + kv) * x.queries + query0 + n) * own.splits + blockIdx.x;
     for (int c = threadIdx.x; c < a.D; c += DECODE_THREADS) {
       float o = 0;
 #pragma unroll
       for (int w = 0; w < DECODE_WARPS; w++) o += by[w] * all_out[w][n][c];
-      x.part[at * a.D + c] = o;
+      place.part[at * a.D + c] = o;
     }
-    if (threadIdx.x == 0) x.most[at] = whole, x.sum[at] = total;
+    if (threadIdx.x == 0) place.most[at] = whole, place.sum[at] = total;
   }
 }
 
-/* Combines the splits: one block for each head, row and sequence; further blocks add to F. */
+/* Combines the splits: one block for each head, row and sequence; further blocks add to F. Grid: these, calls. */
 template <class T>
 __global__ void __launch_bounds__(DECODE_THREADS, 1)
-    attention_decode_join(const decode_args x, bool bf16, bool half_v, float *f_out) {
-  const attention_args &a = x.a;
+    attention_decode_join(const __grid_constant__ decode_args x, const __grid_constant__ decode_calls calls) {
+  const decode_own &call = calls.own[blockIdx.y];
+  const decode_place place(x, call);
+  const attention_args &a = place.a;
+  const bool bf16 = x.bf16;
   WN_SHARED(float, by, [DECODE_SPLITS]);
   const int64_t n = blockIdx.x, rows = (int64_t)a.B * a.Tq * a.H;
   if (n >= rows) { /* these blocks add to F; f_out may alias f_in */
     for (int64_t i = (n - rows) * DECODE_THREADS + threadIdx.x; i < (int64_t)a.B * a.G * a.Tk;
          i += (int64_t)(gridDim.x - rows) * DECODE_THREADS) {
       const int64_t at = i / a.Tk * a.sel.f_stride + i % a.Tk;
-      f_out[at] = (a.sel.f_in ? a.sel.f_in[at] : 0.0f) + x.selected[i];
+      a.sel.f_out[at] = (a.sel.f_in ? a.sel.f_in[at] : 0.0f) + place.selected[i];
     }
     return;
   }
   const int h = (int)(n % a.H), i = (int)(n / a.H % a.Tq), b = (int)(n / a.H / a.Tq), heads = a.H / a.Hkv;
   const int kv = h / heads;
-  const int64_t at = (((int64_t)b * a.Hkv + kv) * x.queries + i * heads + h % heads) * x.splits;
+  const int64_t at = (((int64_t)b * a.Hkv + kv) * x.queries + i * heads + h % heads) * call.splits;
   float most = -INFINITY, sum = 0;
-  for (int s = 0; s < x.splits; s++) most = fmaxf(most, x.most[at + s]);
-  for (int s = 0; s < x.splits; s++) {
-    const float factor = x.most[at + s] == -INFINITY ? 0.0f : exp2f(x.most[at + s] - most);
-    sum += factor * x.sum[at + s];
+  for (int s = 0; s < call.splits; s++) most = fmaxf(most, place.most[at + s]);
+  for (int s = 0; s < call.splits; s++) {
+    const float factor = place.most[at + s] == -INFINITY ? 0.0f : exp2f(place.most[at + s] - most);
+    sum += factor * place.sum[at + s];
     if ((int)threadIdx.x == s) by[s] = factor;
   }
   __syncthreads();
   const int c = threadIdx.x; /* D is at most the number of threads */
   float y = 0, own = 0;
-  for (int s = 0; c < a.D && s < x.splits; s++) y += by[s] * x.part[(at + s) * a.D + c];
+  for (int s = 0; c < a.D && s < call.splits; s++) y += by[s] * place.part[(at + s) * a.D + c];
   for (int k = 0; T::ON && k < a.sinks.n; k++) {
     const int64_t sink = ((int64_t)kv * a.sinks.n + k) * a.D + c;
     const float q = c < a.D ? decode_number(a.q, bf16, b * a.s_q.b + i * a.s_q.t + h * a.s_q.h + c) : 0.0f;
@@ -320,7 +357,7 @@ __global__ void __launch_bounds__(DECODE_THREADS, 1)
   if (a.exclusive.on) {
     const int64_t from = b * a.s_v.b + (i + a.offset) * a.s_v.t + kv * a.s_v.h + c;
     if (c < a.D)
-      own = half_v ? decode_half::number(static_cast<const uint16_t *>(a.v)[from]) : decode_number(a.v, bf16, from);
+      own = x.half_v ? decode_half::number(static_cast<const uint16_t *>(a.v)[from]) : decode_number(a.v, bf16, from);
     const float along = wn_block_sum(y * own), size = fmaxf(wn_block_sum(own * own), 1e-30f);
     if (a.exclusive.dot && c == 0) a.exclusive.dot[((int64_t)b * a.H + h) * a.Tq + i] = along;
     y -= (a.exclusive.gate ? a.exclusive.gate[h] : 1.0f) * along / size * own;
