@@ -14,8 +14,7 @@ static size_t cache_row_bytes(const struct wn_kv_shape *s, wn_gguf_type type) {
   return wn_stored_bytes(type, s->dtype, s->D);
 }
 
-/* Lays out the arrays. own: in the backend's memory; host: on the host. They are one and the same if the backend's
- * memory is the host's. */
+/* Lays out the arrays. own: in the backend's memory; host: on the host. They are one if that memory is the host's. */
 static void cache_lay(const struct wn_kv_shape *s, struct wn_arrays *own, struct wn_arrays *host,
                       struct wn_kv_cache *out) {
   const size_t e = wn_dtype_size(s->dtype), key = cache_row_bytes(s, s->k_type), value = cache_row_bytes(s, s->v_type);
