@@ -2,38 +2,43 @@
  * read once and kept whole. A trial takes it over, compresses it to the budgets and scores what follows. So a trial
  * costs the rows behind the contexts, and a copy of these. Where one reading cannot serve other budgets (selective
  * attention, gates on keys) or there is no memory for all contexts, each trial reads them again. */
-#include <string.h>
-
 #include "decode/session.h"
 #include "prune/evaluator.h"
 #include "winnow/score.h"
+#include "winnow/session_group.h"
 
 struct once {
   wn_context *ctx;
   struct wn_model *model;
   const struct wn_prune_set *set;
   uint64_t memory;
-  wn_session **read; /* [held rows] contexts, each read when it is first needed; NULL: not yet */
-  double *scores;    /* [T] of what follows a context */
+  wn_session_group *group; /* all sessions read in one room */
+  wn_session **read;       /* [held rows] contexts, each read when it is first needed; NULL: not yet */
+  bool rereads;            /* contexts cannot be taken over, or do not all fit */
+  double *scores;          /* [T] of what follows a context */
 };
 
 static wn_status once_session(struct once *o, const wn_budgets *budgets, wn_session **out) {
-  return wn_session_create(o->ctx, o->model, WN_OPTIONS(wn_session_options, .capacity = o->set->T, .budgets = budgets),
+  return wn_session_create(o->ctx, o->model,
+                           WN_OPTIONS(wn_session_options, .capacity = o->set->T, .budgets = budgets, .group = o->group),
                            out);
 }
 
-/* Reads the context of a row for trials to come, if they can take it over. */
+/* Reads the context of a row for trials to come, if they can take it over and there is memory for all rows'. A cache
+ * grows as it is filled, so the first context that was read tells what all take. */
 static wn_status once_keep(struct once *o, const wn_budgets *budgets, int64_t row) {
-  wn_session *s = NULL;
-  wn_status status;
-  WN_TRY_GOTO(once_session(o, budgets, &s), done);
-  const double all = (double)wn_session_kv_bytes(s) * (double)o->set->rows;
-  if (!wn_session_shares_reading(s, budgets) || all > (double)o->memory) goto done;
-  WN_TRY_GOTO(wn_session_feed(o->ctx, s, o->set->tokens + row * o->set->T, o->set->read, 0, NULL), done);
-  o->read[row] = s;
-  return WN_OK;
-done:
-  wn_session_destroy(s);
+  wn_session *s;
+  wn_status status = WN_OK;
+  WN_TRY(once_session(o, budgets, &s));
+  o->rereads = !wn_session_shares_reading(s, budgets);
+  if (!o->rereads) {
+    status = wn_session_feed(o->ctx, s, o->set->tokens + row * o->set->T, o->set->read, 0, NULL);
+    o->rereads = (double)wn_session_kv_bytes(s) * (double)o->set->rows > (double)o->memory;
+  }
+  if (status == WN_OK && !o->rereads)
+    o->read[row] = s;
+  else
+    wn_session_destroy(s);
   return status;
 }
 
@@ -61,7 +66,7 @@ static wn_status once_losses(void *user, const wn_budgets *budgets, int64_t row0
   for (int64_t row = row0; row < row0 + B; row++) {
     wn_row_sums one = {0};
     wn_session *s;
-    if (!o->read[row]) WN_TRY(once_keep(o, budgets, row));
+    if (!o->read[row] && !o->rereads) WN_TRY(once_keep(o, budgets, row));
     WN_TRY(once_session(o, budgets, &s));
     const wn_status status = once_row(o, s, row, &one);
     wn_session_destroy(s);
@@ -75,6 +80,7 @@ static wn_status once_losses(void *user, const wn_budgets *budgets, int64_t row0
 static void once_destroy(void *user) {
   struct once *o = user;
   for (int64_t row = 0; o->read && row < o->set->rows; row++) wn_session_destroy(o->read[row]);
+  wn_session_group_destroy(o->group);
   wn_free(o->read);
   wn_free(o->scores);
   wn_free(o);
@@ -89,7 +95,7 @@ wn_status wn_prune_once_create(wn_context *ctx, struct wn_model *model, const st
   *o = (struct once){.ctx = ctx, .model = model, .set = set, .memory = memory};
   WN_TRY_GOTO(WN_ALLOC(ctx, "contexts", set->rows, &o->read), fail);
   WN_TRY_GOTO(WN_ALLOC(ctx, "scores", set->T, &o->scores), fail);
-  memset(o->read, 0, (size_t)set->rows * sizeof *o->read);
+  WN_TRY_GOTO(wn_session_group_create(ctx, model, 1, &o->group), fail);
   const struct wn_prune_pass pass = {.name = "once", .user = o, .run = once_losses, .destroy = once_destroy};
   return wn_prune_pass_create(ctx, set, batch, model->config.layers, budgets, &pass, out);
 fail:
