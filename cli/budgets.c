@@ -62,7 +62,6 @@ bool cli_policy_named(const char *name, size_t bytes, wn_policy *out) {
   return wn_policy_find(NULL, text, out) == WN_OK;
 }
 
-/* Sets the policy, or the combination, of a name that --policy accepts. */
 void cli_policy_set(const char *name, wn_budgets *out) {
   if (!wn_budgets_named(name, out)) (void)wn_policy_find(NULL, name, &out->policy);
 }

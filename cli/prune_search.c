@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <winnow/report.h>
-#include "estimate.h"
 #include "budgets.h"
+#include "estimate.h"
 #include "prune.h"
 #include "signals.h"
 #include "together.h"

@@ -4,8 +4,8 @@
  *   s = max(sigmoid(gelu([rms(k) r; rms(R k) s'] v^T + a) w^T + b), floor),   rms(x) = x / sqrt(mean(x^2) + 1e-6)
  * with gains r and s' that the heads share; the code has 4 D (Llama) or 1.5 D (Qwen3) hidden units and a floor of
  * 0.001. Without it is a projection of the layer's input. With temperature t and noise n it is a relaxed Bernoulli
- * variable in training, as dynamic memory sparsification trains its decisions (DMS, arXiv 2506.05345, section 3): s =
- * sigmoid((x w^T + b + n) / t),   n = log(u / (1 - u)), u uniform in (0, 1); without training n = 0 */
+ * variable in training, as dynamic memory sparsification trains its decisions (DMS, arXiv 2506.05345, section 3):
+ *   s = sigmoid((x w^T + b + n) / t),   n = log(u / (1 - u)), u uniform in (0, 1); without training n = 0 */
 #include "attention/keyed.h"
 #include "base/error.h"
 #include "ops/term/admit.h"

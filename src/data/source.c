@@ -17,9 +17,9 @@
  * Sequences of documents: sequence g is the g-th document in the same orders. Tokens beyond T + 1 are left out; a
  * shorter document is padded at its end. The padding attends to the document, but nothing that counts attends to the
  * padding. */
-#include "base/options.h"
 #include "base/alloc.h"
 #include "base/misuse.h"
+#include "base/options.h"
 #include "base/rng.h"
 #include "data/config.h"
 #include "data/documents.h"

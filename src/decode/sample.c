@@ -2,9 +2,9 @@
 #include <math.h>
 
 #include "backends/backends.h"
-#include "base/options.h"
 #include "base/error.h"
 #include "base/misuse.h"
+#include "base/options.h"
 #include "decode/generation.h"
 #include "ops/sample.h"
 #include "winnow/model.h"

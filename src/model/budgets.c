@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "attention/registry.h"
-#include "base/options.h"
 #include "base/file.h"
 #include "base/misuse.h"
 #include "base/number.h"
+#include "base/options.h"
 #include "kv/budgets.h"
 #include "kv/cache.h"
 #include "kv/once.h"

@@ -4,13 +4,13 @@
 #include <string.h>
 
 #include "attention/registry.h"
-#include "base/options.h"
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/file.h"
 #include "base/limits.h"
 #include "base/misuse.h"
+#include "base/options.h"
 #include "model/init.h"
 #include "model/layer.h"
 #include "ops/ops.h"

@@ -8,9 +8,9 @@
  * end of a step. */
 #include "train/trainer.h"
 
-#include "base/options.h"
 #include "base/clock.h"
 #include "base/misuse.h"
+#include "base/options.h"
 #include "dist/dist.h"
 #include "kv/budgets.h"
 #include "train/schedule.h"

@@ -10,8 +10,10 @@
  *     WN_REF_ROWS(foo_backward, struct wn_foo, a->n, 1)
  *     #else
  *     static wn_status NAME(foo_forward)(const struct wn_exec *exec, const struct wn_foo *a) { ... }
- *     static void NAME(foo_backward)(const struct wn_foo *a, int64_t from, int64_t to) { ... }      rows of n, by
- * threads #endif Operations whose arrays may have several types use wn_number and wn_number_set instead. */
+ *     static void NAME(foo_backward)(const struct wn_foo *a, int64_t from, int64_t to) { ... }
+ *     #endif
+ * WN_REF_ROWS has the threads divide the rows of n. Operations whose arrays may have several types use wn_number and
+ * wn_number_set instead. */
 #ifndef WN_BACKENDS_REF_REF_H
 #define WN_BACKENDS_REF_REF_H
 
