@@ -3,7 +3,6 @@
 
 #include <math.h>
 
-#include "base/alloc.h"
 #include "base/error.h"
 #include "base/misuse.h"
 #include "base/options.h"
@@ -78,12 +77,7 @@ wn_status wn_prune_options_check(wn_context *ctx, const wn_model *model, const w
   if (o->budgets.cache_positions)
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "search: positions within the cache have no batched evaluation");
   wn_budgets check = o->budgets;
-  int64_t *tokens;
-  WN_TRY(WN_ALLOC(ctx, "budgets", c->layers, &tokens));
-  for (int64_t l = 0; l < c->layers; l++) tokens[l] = whole;
   check.layers = c->layers;
-  check.tokens = tokens;
-  const wn_status status = wn_budgets_check(ctx, &check, c);
-  wn_free(tokens);
-  return status;
+  check.tokens = rows->tokens;
+  return wn_budgets_check(ctx, &check, c);
 }

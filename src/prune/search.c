@@ -471,7 +471,8 @@ static wn_status search_prepare(struct search *s, const char *dir) {
   s->greedy.lowered = s->greedy.tokens + L;
   for (int64_t l = 0; l < L; l++) s->greedy.tokens[l] = s->whole > 0 ? s->whole : 1;
   WN_TRY(WN_ALLOC(s->ctx, "losses", 2 * (size_t)L, &s->greedy.trial));
-  return wn_prune_options_check(s->ctx, s->model, s->options, &(struct wn_prune_rows){s->T, s->whole, s->batch});
+  return wn_prune_options_check(s->ctx, s->model, s->options,
+                                &(struct wn_prune_rows){s->T, s->whole, s->batch, s->greedy.tokens});
 }
 
 wn_status wn_prune_search(wn_context *ctx, wn_model *model, const wn_prune_options *options, const char *out_dir,
