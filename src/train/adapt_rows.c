@@ -122,14 +122,17 @@ double wn_adapt_strength(const wn_train_config *config, int64_t step) {
 /* Sets the elements of a tensor that are above `ceiling`. */
 static wn_status cut(struct wn_model *model, int row, double ceiling, double value) {
   const struct wn_param *p = &model->table.rows[row];
-  double number = 0; /* a zero of either type */
-  wn_number_set(&number, 0, model->dtype, value);
-  for (size_t k = 0; k < p->count; k++)
-    if (!(wn_model_value(model, row, (int64_t)k) <= ceiling))
-      WN_TRY(model->backend->memory->copy_in(model->ctx,
-                                             wn_element(model->params, (int64_t)(p->offset + k), model->dtype), &number,
-                                             wn_dtype_size(model->dtype)));
-  return WN_OK;
+  const struct wn_memory *memory = model->backend->memory;
+  const size_t bytes = p->count * wn_dtype_size(model->dtype);
+  void *array = wn_element(model->params, (int64_t)p->offset, model->dtype), *opened;
+  bool changed = false;
+  WN_TRY(wn_memory_open(model->ctx, memory, p->name, array, bytes, &opened));
+  for (int64_t k = 0; k < (int64_t)p->count; k++) {
+    if (wn_number(opened, k, model->dtype) <= ceiling) continue;
+    wn_number_set(opened, k, model->dtype, value);
+    changed = true;
+  }
+  return wn_memory_close(model->ctx, memory, array, bytes, opened, changed);
 }
 
 wn_status wn_adapt_strength_set(struct wn_model *model, const wn_train_config *config, const struct wn_adapt_rows *rows,
