@@ -7,5 +7,7 @@
 #else
 #define WN_BOTH static inline
 #endif
+/* Inlined in any case: into the loops of a kernel, for its instruction set. */
+#define WN_BOTH_INLINE WN_BOTH __attribute__((always_inline))
 
 #endif

@@ -14,12 +14,12 @@
 /* The types in blocks: 32 numbers with one half float in front, their scale. */
 enum { WN_STORED_BLOCK = 32, WN_STORED_Q8_0 = 34, WN_STORED_Q4_0 = 18 };
 
-WN_BOTH bool wn_stored_blocks(wn_gguf_type type) {
+WN_BOTH_INLINE bool wn_stored_blocks(wn_gguf_type type) {
   return type == WN_GGUF_Q8_0 || type == WN_GGUF_Q4_0;
 }
 
 /* Bytes of n numbers; dtype: what F32 (0) stands for. */
-WN_BOTH size_t wn_stored_bytes(wn_gguf_type type, wn_dtype dtype, int64_t n) {
+WN_BOTH_INLINE size_t wn_stored_bytes(wn_gguf_type type, wn_dtype dtype, int64_t n) {
   const size_t blocks = (size_t)(n / WN_STORED_BLOCK);
   switch (type) {
   case WN_GGUF_F16:
@@ -33,7 +33,7 @@ WN_BOTH size_t wn_stored_bytes(wn_gguf_type type, wn_dtype dtype, int64_t n) {
   }
 }
 
-WN_BOTH float wn_stored_half(uint16_t x) {
+WN_BOTH_INLINE float wn_stored_half(uint16_t x) {
 #ifdef __CUDA_ARCH__
   return __half2float(__ushort_as_half(x));
 #else
@@ -51,7 +51,7 @@ WN_BOTH float wn_stored_half(uint16_t x) {
 }
 
 /* Number i of rows that begin with a block. */
-WN_BOTH double wn_stored_number(wn_gguf_type type, wn_dtype dtype, const void *data, int64_t i) {
+WN_BOTH_INLINE double wn_stored_number(wn_gguf_type type, wn_dtype dtype, const void *data, int64_t i) {
   const int64_t at = i % WN_STORED_BLOCK;
   const uint8_t *block = (const uint8_t *)data + wn_stored_bytes(type, dtype, i - at);
   uint16_t d;
@@ -66,6 +66,20 @@ WN_BOTH double wn_stored_number(wn_gguf_type type, wn_dtype dtype, const void *d
     return (double)(wn_stored_half(d) * (float)((block[2 + at % 16] >> at / 16 * 4 & 15) - 8));
   default:
     return dtype == WN_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
+  }
+}
+
+/* Numbers first..first+n-1 of such rows, to out [n]. */
+WN_BOTH_INLINE void wn_stored_numbers(wn_gguf_type type, wn_dtype dtype, const void *data, int64_t first, int64_t n,
+                                      double *out) {
+  if (type == WN_GGUF_F16) {
+    const uint16_t *x = (const uint16_t *)data + first;
+    for (int64_t i = 0; i < n; i++) out[i] = (double)wn_stored_half(x[i]);
+  } else if (!wn_stored_blocks(type) && dtype == WN_F32) {
+    const float *x = (const float *)data + first;
+    for (int64_t i = 0; i < n; i++) out[i] = (double)x[i];
+  } else {
+    for (int64_t i = 0; i < n; i++) out[i] = wn_stored_number(type, dtype, data, first + i);
   }
 }
 

@@ -512,8 +512,36 @@ static void refusals(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* Beside the C library's exp: every length up to some vectors, wide ranges, nothing but -inf, NaN. */
+static void softmax_by_definition(void **state) {
+  (void)state;
+  enum { MOST = 67 };
+  double x[MOST], exact[MOST];
+  for (int n = 1; n <= MOST; n++)
+    for (int wide = 0; wide < 4; wide++) {
+      double most = -INFINITY, sum = 0;
+      for (int i = 0; i < n; i++) {
+        x[i] = i % 13 == 5 ? -INFINITY : pow(10, wide) * draw(wide, n * MOST + i);
+        most = fmax(most, x[i]);
+      }
+      for (int i = 0; i < n; i++) sum += exact[i] = exp(x[i] - most);
+      wn_once_softmax(x, n);
+      for (int i = 0; i < n; i++)
+        if (fabs(x[i] - exact[i] / sum) > 1e-14 * exact[i] / sum && exact[i] > 1e-300)
+          fail_msg("softmax of %d numbers up to 1e%d: %.17g instead of %.17g", n, wide, x[i], exact[i] / sum);
+    }
+  for (int at = 0; at < 2; at++) {
+    double none[] = {1, 2, 3};
+    none[at] = NAN;
+    wn_once_softmax(none, 3);
+    assert_true(isnan(none[0]) && isnan(none[1]) && isnan(none[2]));
+  }
+  wn_once_softmax(x, 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(softmax_by_definition),
       cmocka_unit_test(methods_as_kvpress),
       cmocka_unit_test(pyramid_as_kvpress),
       cmocka_unit_test(rotations_are_undone),

@@ -17,7 +17,7 @@ struct critical {
   float *turned, *y; /* [D,C], the head's columns of W_o, across; [threads,C] */
   double *norms;
 };
-static void critical_row(void *args, int64_t j) {
+WN_WIDE static void critical_row(void *args, int64_t j) {
   const struct critical *x = args;
   const struct wn_once_view *v = x->v;
   const int64_t D = v->D, C = v->C, group = v->H / v->Hkv;

@@ -36,8 +36,8 @@ static void expected_turn(const struct wn_rope *rope, int64_t pairs, const doubl
 }
 
 /* p of head h for tokens first..n-1, with room for m' and S' [D+D*D]. */
-static void expected_head(const struct wn_once_view *v, int64_t h, int64_t first, int64_t pairs, const double *turns,
-                          double *room, double *p) {
+WN_WIDE static void expected_head(const struct wn_once_view *v, int64_t h, int64_t first, int64_t pairs,
+                                  const double *turns, double *room, double *p) {
   const int64_t D = v->D;
   double *mean = room, *S = room + D;
   for (int64_t d = 0; d < D; d++) mean[d] = v->mean[h * D + d];

@@ -16,7 +16,7 @@
 #include "base/arrays.h"
 #include "kv/once/score.h"
 
-enum { KVZIP_TILE = 32, KVZIP_ROWS = 16 }; /* keys and rows whose products are computed together */
+enum { KVZIP_TILE = 32, KVZIP_ROWS = 16, KVZIP_TOGETHER = 4 }; /* keys; rows; rows that read a tile of keys at a time */
 
 /* Where the products of a key-value head's queries with its keys are computed. */
 struct kvzip_room {
@@ -34,26 +34,31 @@ static const float *kvzip_key(const struct wn_once_view *v, const struct wn_once
                      : v->k + (g * v->n + (c < chunk ? r->first + c : c - chunk)) * v->D;
 }
 
-/* The products of a query with a tile of keys, k [D,KVZIP_TILE]. */
-static void kvzip_tile(const float *restrict q, int64_t D, const float *restrict k, float *restrict out) {
-  float sums[KVZIP_TILE] = {0};
+/* The products of queries with a tile of keys, k [D,KVZIP_TILE], to rows of out. */
+static inline __attribute__((always_inline)) void kvzip_tile(const float *const *q, int64_t D, const float *restrict k,
+                                                             float *restrict out, int64_t ld) {
+  float sums[KVZIP_TOGETHER][KVZIP_TILE] = {0};
   for (int64_t d = 0; d < D; d++)
-    for (int c = 0; c < KVZIP_TILE; c++) sums[c] += q[d] * k[d * KVZIP_TILE + c];
-  memcpy(out, sums, sizeof sums);
+    for (int t = 0; t < KVZIP_TOGETHER; t++)
+      for (int c = 0; c < KVZIP_TILE; c++) sums[t][c] += q[t][d] * k[d * KVZIP_TILE + c];
+  for (int t = 0; t < KVZIP_TOGETHER; t++) memcpy(out + t * ld, sums[t], sizeof sums[t]);
 }
 
 /* The weights of at most KVZIP_ROWS rows from t0 on in head h, and their maximum to largest [end-first]. */
-static void kvzip_block(const struct wn_once_view *v, const struct wn_once_repeated *r, int64_t h, int64_t t0,
-                        const struct kvzip_room *room, double *largest) {
+WN_WIDE static void kvzip_block(const struct wn_once_view *v, const struct wn_once_repeated *r, int64_t h, int64_t t0,
+                                const struct kvzip_room *room, double *restrict largest) {
   const int64_t chunk = r->end - r->first, seen = chunk + room->sinks + r->T - r->rows + t0 + 1;
   const int64_t m = r->rows - t0 < KVZIP_ROWS ? r->rows - t0 : KVZIP_ROWS;
-  for (int64_t c = 0; c < seen + m - 1; c += KVZIP_TILE)
-    for (int64_t t = 0; t < m; t++)
-      kvzip_tile(r->q + ((t0 + t) * v->H + h) * v->D, v->D, room->keys + c * v->D, room->logits + t * room->ld + c);
+  for (int64_t t = 0; t < m; t += KVZIP_TOGETHER) {
+    const float *q[KVZIP_TOGETHER]; /* the last row again where there are no more */
+    for (int i = 0; i < KVZIP_TOGETHER; i++) q[i] = r->q + ((t0 + (t + i < m ? t + i : m - 1)) * v->H + h) * v->D;
+    for (int64_t c = 0; c < seen + m - 1; c += KVZIP_TILE)
+      kvzip_tile(q, v->D, room->keys + c * v->D, room->logits + t * room->ld + c, room->ld);
+  }
   for (int64_t t = 0; t < m; t++) {
     for (int64_t j = 0; j < seen + t; j++) room->row[j] = v->scale * (double)room->logits[t * room->ld + j];
     wn_once_softmax(room->row, seen + t);
-    for (int64_t j = 0; j < chunk; j++) largest[j] = fmax(largest[j], room->row[j]);
+    for (int64_t j = 0; j < chunk; j++) largest[j] = wn_larger(room->row[j], largest[j]);
   }
 }
 

@@ -25,7 +25,7 @@ static bool leverage_factor(const double *G, int64_t c, double jitter, double *L
 }
 
 /* From X [n,c] to the leverage scores; G, L [c,c]. */
-static bool leverage_head(double *X, int64_t n, int64_t c, double *G, double *L, double *scores) {
+WN_WIDE static bool leverage_head(double *X, int64_t n, int64_t c, double *G, double *L, double *scores) {
   for (int64_t i = 0; i < c; i++) {
     double mean = 0;
     for (int64_t j = 0; j < n; j++) mean += X[j * c + i] / (double)n;
@@ -57,7 +57,7 @@ struct leverage {
   int64_t j0, m; /* tokens at a time */
 };
 
-static void leverage_sketch_head(const struct wn_once_head *h) {
+WN_WIDE static void leverage_sketch_head(const struct wn_once_head *h) {
   const struct leverage *l = h->more;
   const int64_t D = h->v->D, c = l->c;
   for (int64_t j = 0; j < l->m; j++) {

@@ -15,14 +15,16 @@
 #include "kv/once/score.h"
 
 /* I of the first m tokens for key-value head g. row, pooled [n]. */
-static void rkv_importance(const struct wn_once_view *v, int64_t g, int64_t m, double *row, double *sum, double *out) {
+WN_WIDE static void rkv_importance(const struct wn_once_view *v, int64_t g, int64_t m, double *row, double *sum,
+                                   double *out) {
   const int64_t group = v->H / v->Hkv, rows = v->options->rkv.rows < v->w ? v->options->rkv.rows : v->w;
   memset(sum, 0, (size_t)m * sizeof *sum);
   for (int64_t r = v->w - rows; r < v->w; r++) {
     for (int64_t j = 0; j < m; j++) row[j] = -INFINITY;
     for (int64_t h = g * group; h < (g + 1) * group; h++)
       for (int64_t j = 0; j < m; j++)
-        row[j] = fmax(row[j], v->scale * wn_once_dot(v->q + (r * v->H + h) * v->D, v->k + (g * v->n + j) * v->D, v->D));
+        row[j] =
+            wn_larger(v->scale * wn_once_dot(v->q + (r * v->H + h) * v->D, v->k + (g * v->n + j) * v->D, v->D), row[j]);
     wn_once_softmax(row, m);
     for (int64_t j = 0; j < m; j++) sum[j] += row[j] / (double)rows;
   }
@@ -30,8 +32,8 @@ static void rkv_importance(const struct wn_once_view *v, int64_t g, int64_t m, d
 }
 
 /* R of all tokens for key-value head g. row, inverse [n]; k [n,D]: room for its keys. */
-static void rkv_redundancy(const struct wn_once_view *v, int64_t g, double *row, double *inverse, double *k,
-                           double *out) {
+WN_WIDE static void rkv_redundancy(const struct wn_once_view *v, int64_t g, double *row, double *inverse, double *k,
+                                   double *out) {
   const int64_t n = v->n, D = v->D;
   const double tiny = 1e-8;
   for (int64_t i = 0; i < n * D; i++) k[i] = (double)v->k[g * n * D + i];

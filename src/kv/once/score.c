@@ -3,17 +3,45 @@
 
 #include <string.h>
 
-void wn_once_softmax(double *x, int64_t n) {
-  double most = -INFINITY, sum = 0;
-  for (int64_t i = 0; i < n; i++) most = fmax(most, x[i]);
-  for (int64_t i = 0; i < n; i++) sum += x[i] = exp(x[i] - most);
-  for (int64_t i = 0; i < n; i++) x[i] /= sum;
+enum { LANES = 8 }; /* sums and maxima that the compiler can keep in vector registers */
+
+/* exp(x) for x <= 0 within 2 units of the last place, 0 below -708: 2^n exp(r), n the integer next to x / log 2, by
+ * Taylor's polynomial of degree 13. No branch and no call, so that it is computed in vectors. */
+static inline double softmax_exp(double x) {
+  static const double of[] = {
+      1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
+      1.0 / 720,        1.0 / 120,       1.0 / 24,       1.0 / 6,       1.0 / 2,      1.0,         1.0};
+  const double round = 0x1.8p52, n = x * 0x1.71547652b82fep0 + round; /* n in the last bits */
+  const double r = x - (n - round) * 0x1.62e42fefa38p-1 - (n - round) * 0x1.ef35793c7673p-45;
+  double y = of[0], two;
+  int64_t bits;
+  for (size_t i = 1; i < sizeof of / sizeof *of; i++) y = y * r + of[i];
+  memcpy(&bits, &n, sizeof bits);
+  bits = (int64_t)((uint64_t)(bits + 1023) << 52);
+  memcpy(&two, &bits, sizeof two);
+  return x < -708 ? 0 : y * two;
+}
+
+WN_WIDE void wn_once_softmax(double *x, int64_t n) {
+  double most[LANES], sum[LANES] = {0};
+  const int64_t whole = n - n % LANES;
+  for (int s = 0; s < LANES; s++) most[s] = -INFINITY;
+  for (int64_t i = 0; i < whole; i += LANES)
+    for (int s = 0; s < LANES; s++) most[s] = wn_larger(x[i + s], most[s]);
+  for (int64_t i = whole; i < n; i++) most[0] = wn_larger(x[i], most[0]);
+  for (int s = 1; s < LANES; s++) most[0] = wn_larger(most[s], most[0]);
+  for (int64_t i = 0; i < n; i++) x[i] = softmax_exp(x[i] - most[0]);
+  for (int64_t i = 0; i < whole; i += LANES)
+    for (int s = 0; s < LANES; s++) sum[s] += x[i + s];
+  for (int64_t i = whole; i < n; i++) sum[0] += x[i];
+  for (int s = 1; s < LANES; s++) sum[0] += sum[s];
+  for (int64_t i = 0; i < n; i++) x[i] /= sum[0];
 }
 
 void wn_once_pool(const double *x, int64_t n, int64_t r, wn_pool pool, double *out) {
   for (int64_t j = 0; j < n; j++) {
     double sum = 0, most = -INFINITY;
-    for (int64_t i = j > r ? j - r : 0; i <= j + r && i < n; i++) sum += x[i], most = fmax(most, x[i]);
+    for (int64_t i = j > r ? j - r : 0; i <= j + r && i < n; i++) sum += x[i], most = wn_larger(x[i], most);
     out[j] = pool == WN_POOL_MAX ? most : sum / (double)(2 * r + 1);
   }
 }
@@ -42,7 +70,7 @@ void wn_once_mark_recent(const struct wn_once_view *view, int64_t first, double 
 }
 
 /* The weights of the window's row r in head h, over the tokens that it sees, to row [n]. Returns their number. */
-static int64_t window_row(const struct wn_once_view *v, int64_t r, int64_t h, double *row) {
+WN_WIDE static int64_t window_row(const struct wn_once_view *v, int64_t r, int64_t h, double *row) {
   const float *q = v->q + (r * v->H + h) * v->D, *k = v->k + h / (v->H / v->Hkv) * v->n * v->D;
   int64_t seen = 0;
   for (; seen < v->n && v->at[seen] <= v->next - v->w + r; seen++)

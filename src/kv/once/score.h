@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/parallel.h"
+#include "base/wide.h"
 #include "kv/once.h"
 
 /* Sums of products, in eight sums that the compiler can keep in vector registers. */

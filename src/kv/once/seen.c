@@ -142,7 +142,7 @@ struct seen_part {
 };
 
 /* Of products the lower half is summed. */
-static void seen_sum(void *args, int64_t h) {
+WN_WIDE static void seen_sum(void *args, int64_t h) {
   const struct seen_part *part = args;
   struct wn_once_seen *s = part->s;
   const int64_t D = s->shape.D;
@@ -165,7 +165,7 @@ static void seen_queries(struct wn_once_seen *s, const float *q, const int32_t *
   s->counted += T;
 }
 
-static void seen_column_sums(void *args, int64_t g) {
+WN_WIDE static void seen_column_sums(void *args, int64_t g) {
   const struct seen_part *part = args;
   const struct wn_once_seen *s = part->s;
   const int64_t H = s->shape.H, Hkv = s->shape.Hkv, D = s->shape.D, group = H / Hkv, m = part->T;

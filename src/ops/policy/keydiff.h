@@ -13,8 +13,8 @@
 #include "ops/policy/policy.h"
 
 /* room: 1 / |k| [count], then the sum of u [D]. */
-WN_POLICY_FUNCTION void keydiff_stage(const struct wn_policy_held *h, int64_t head, int stage,
-                                      struct wn_policy_thread me, double *scores, double *room) {
+WN_POLICY_STAGE void keydiff_stage(const struct wn_policy_held *h, int64_t head, int stage, struct wn_policy_thread me,
+                                   double *scores, double *room) {
   double *inverse = room, *sum = room + h->count;
   if (stage == 0) {
     WN_POLICY_TOKENS(h, me, j) {

@@ -12,8 +12,8 @@
 
 #include "ops/policy/policy.h"
 
-WN_POLICY_FUNCTION void knorm_stage(const struct wn_policy_held *h, int64_t head, int stage, struct wn_policy_thread me,
-                                    double *scores, double *room) {
+WN_POLICY_STAGE void knorm_stage(const struct wn_policy_held *h, int64_t head, int stage, struct wn_policy_thread me,
+                                 double *scores, double *room) {
   (void)stage, (void)room;
   WN_POLICY_TOKENS(h, me, j) scores[j] += wn_policy_rounded(wn_policy_norm(h, &h->k, head, j));
 }

@@ -22,10 +22,17 @@
 #include <stdint.h>
 #include <string.h>
 #include "base/both.h"
+#include "base/wide.h"
 #include "io/stored.h"
 #include "winnow/tensor.h"
 
 #define WN_POLICY_FUNCTION WN_BOTH
+/* A score's function in stages. */
+#ifdef __CUDACC__
+#define WN_POLICY_STAGE WN_BOTH
+#else
+#define WN_POLICY_STAGE WN_WIDE static
+#endif
 
 struct wn_evict_rule;
 struct wn_budgets; /* winnow/kv.h */
@@ -126,7 +133,7 @@ WN_POLICY_FUNCTION struct wn_policy_rows wn_policy_rows_from(struct wn_policy_ro
 }
 
 /* A product that the compiler does not fuse with a sum. */
-WN_POLICY_FUNCTION double wn_policy_times(double x, double y) {
+WN_BOTH_INLINE double wn_policy_times(double x, double y) {
 #ifdef __CUDA_ARCH__
   return __dmul_rn(x, y);
 #else
@@ -136,34 +143,63 @@ WN_POLICY_FUNCTION double wn_policy_times(double x, double y) {
 
 /* ---- one row: the key or value of a token in a head ---- */
 
-WN_POLICY_FUNCTION int64_t wn_policy_row_at(const struct wn_policy_rows *x, int64_t head, int64_t j) {
+/* So many numbers of a row are read at a time: on the host in vectors, on a device in registers. A multiple of 4. */
+#ifdef __CUDACC__
+enum { WN_POLICY_PIECE = 4 };
+#else
+enum { WN_POLICY_PIECE = 32 };
+#endif
+
+WN_BOTH_INLINE int64_t wn_policy_row_at(const struct wn_policy_rows *x, int64_t head, int64_t j) {
   return head * x->head + (x->index ? x->index[j] : j) * x->token;
 }
 
 /* sum[d - first] += factor * x[d] for d in the part. */
-WN_POLICY_FUNCTION void wn_policy_add(const struct wn_policy_held *h, const struct wn_policy_rows *x, int64_t head,
-                                      int64_t j, double factor, struct wn_policy_range part, double *sum) {
+WN_BOTH_INLINE void wn_policy_add(const struct wn_policy_held *h, const struct wn_policy_rows *x, int64_t head,
+                                  int64_t j, double factor, struct wn_policy_range part, double *sum) {
   const int64_t at = wn_policy_row_at(x, head, j);
-  for (int64_t d = part.first; d < part.end; d++)
-    sum[d - part.first] += wn_policy_times(factor, wn_stored_number(x->type, h->rows, x->data, at + d));
+  double some[WN_POLICY_PIECE];
+  for (int64_t d = part.first, n; d < part.end; d += n) {
+    n = part.end - d < WN_POLICY_PIECE ? part.end - d : WN_POLICY_PIECE;
+    wn_stored_numbers(x->type, h->rows, x->data, at + d, n, some);
+    for (int64_t i = 0; i < n; i++) sum[d + i - part.first] += wn_policy_times(factor, some[i]);
+  }
+}
+
+/* sums += x, four numbers: on the host one vector, which compilers do not find by themselves. */
+WN_BOTH_INLINE void wn_policy_add_four(const double *x, double *sums) {
+#ifdef __CUDACC__
+  for (int i = 0; i < 4; i++) sums[i] += x[i];
+#else
+  typedef double four __attribute__((vector_size(32), aligned(8), may_alias));
+  *(four *)sums += *(const four *)x;
+#endif
+}
+
+/* Adds the products of numbers at..at+n-1 of the rows with y, or with themselves (y NULL), to four sums in turn. */
+WN_BOTH_INLINE void wn_policy_dot_piece(const struct wn_policy_held *h, const struct wn_policy_rows *x, int64_t at,
+                                        int64_t n, const double *y, double *sums) {
+  double some[WN_POLICY_PIECE];
+  wn_stored_numbers(x->type, h->rows, x->data, at, n, some);
+  for (int64_t i = 0; i < n; i++) some[i] = wn_policy_times(some[i], y ? y[i] : some[i]);
+  for (int64_t i = n; i % 4; i++) some[i] = 0;
+  for (int64_t i = 0; i < n; i += 4) wn_policy_add_four(some + i, sums);
 }
 
 /* Sums of the products of a row with y, or with itself (y NULL): four, which are then added in pairs. */
-WN_POLICY_FUNCTION double wn_policy_dot(const struct wn_policy_held *h, const struct wn_policy_rows *x, int64_t head,
-                                        int64_t j, const double *y) {
-  const int64_t at = wn_policy_row_at(x, head, j);
+WN_BOTH_INLINE double wn_policy_dot(const struct wn_policy_held *h, const struct wn_policy_rows *x, int64_t head,
+                                    int64_t j, const double *y) {
+  const int64_t at = wn_policy_row_at(x, head, j), whole = h->D - h->D % WN_POLICY_PIECE;
   double sums[4] = {0, 0, 0, 0};
-  for (int64_t d = 0; d < h->D; d += 4)
-    for (int64_t i = 0; i < 4 && d + i < h->D; i++) {
-      const double value = wn_stored_number(x->type, h->rows, x->data, at + d + i);
-      sums[i] += wn_policy_times(value, y ? y[d + i] : value);
-    }
+  for (int64_t d = 0; d < whole; d += WN_POLICY_PIECE) /* so many that the loops have no ends of their own */
+    wn_policy_dot_piece(h, x, at + d, WN_POLICY_PIECE, y ? y + d : NULL, sums);
+  wn_policy_dot_piece(h, x, at + whole, h->D - whole, y ? y + whole : NULL, sums);
   return sums[0] + sums[1] + (sums[2] + sums[3]);
 }
 
 /* x with 16 bits: what the order of a product's sums can change in a key does not decide between two of the same score.
  */
-WN_POLICY_FUNCTION double wn_policy_rounded(double x) {
+WN_BOTH_INLINE double wn_policy_rounded(double x) {
   float value = (float)x;
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
@@ -172,8 +208,8 @@ WN_POLICY_FUNCTION double wn_policy_rounded(double x) {
   return (double)value;
 }
 
-WN_POLICY_FUNCTION double wn_policy_norm(const struct wn_policy_held *h, const struct wn_policy_rows *x, int64_t head,
-                                         int64_t j) {
+WN_BOTH_INLINE double wn_policy_norm(const struct wn_policy_held *h, const struct wn_policy_rows *x, int64_t head,
+                                     int64_t j) {
   return sqrt(wn_policy_dot(h, x, head, j, NULL));
 }
 

@@ -9,7 +9,7 @@
 #include "base/both.h"
 
 /* Inline also in functions for an instruction set. */
-#define WN_TERM WN_BOTH __attribute__((always_inline))
+#define WN_TERM WN_BOTH_INLINE
 
 /* Whole numbers from first to last; none if last < first. */
 struct wn_interval {
