@@ -73,7 +73,7 @@ struct cli_budgets {
   CLI_OPTION(                                                                                                          \
       T, m.spec, "budgets", "SPEC",                                                                                    \
       "tokens that a layer holds: 64; 64,32,...; by key-value head 64:16,...; 0.25 of the context; 25% of the tokens " \
-      "read, with --when; 2MiB in all; or a budgets.json"),                                                            \
+      "read, with --when; tau=0.69: what scores at most that, with --when; 2MiB in all; or a budgets.json"),           \
       CLI_OPTION(T, m.policy, "policy", "NAME", "the eviction policy; else the file's, or selective",                  \
                  .choices = cli_policy_names),                                                                         \
       CLI_POLICY_CHOICES_OPTIONS(T, m.choices),                                                                        \

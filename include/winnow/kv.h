@@ -158,8 +158,9 @@ typedef struct wn_budgets {
   const wn_own_policy *own; /* with WN_POLICY_OWN: outlives all that uses the budgets; default NULL */
   /* Protocols (docs/pruning.md). */
   wn_when when;
-  wn_allot allot; /* with prompt and hold. For one sequence at a time, except uniform and pyramid */
-  int64_t every;  /* with every: how many tokens more than K may be held; default 0, at least 1 with every */
+  wn_allot allot; /* with prompt and hold, tau with every too. For one sequence at a time, except uniform and pyramid */
+  int64_t every;  /* with every: how many tokens more than K may be held, with tau: after how many tokens what scores
+                     above it goes; default 0, at least 1 with every */
   double share;   /* with prompt and hold: K is this share of the tokens read, rounded down, at least 1, and `tokens`
                      are not read; default 0: not given */
   double tau;     /* with tau: the highest score that stays (the token with the highest is the first to go: F, the norm

@@ -283,6 +283,7 @@ wn_status wn_session_encode(wn_context *ctx, wn_session *session, const int32_t 
  *   one for each key-value head: "64:16" in every layer, "64:16,32:32,8:8,96:96";
  *   a fraction of the context: "0.25";
  *   a share of the tokens that will have been read when the context ends, "25%" (share in wn_budgets);
+ *   a threshold and no budget, "tau=0.69" (WN_ALLOT_TAU, and per_kv_head where the policy has it);
  *   bytes per sequence over all layers: "2MiB";
  *   a budgets.json, or a checkpoint's folder with one, which also gives the policy.
  *   The policy and its options in *out stay unless a file gives them. */

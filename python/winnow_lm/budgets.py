@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .model import Model
 
 #: 64 tokens in every layer; a number for each layer; 0.25 of the context; "64", "64,32", "64:16" (by key-value head), "2MiB";
-#: "25%" of the tokens read, with policy_options={"when": "prompt"} or "hold";
+#: "25%" of the tokens read, with policy_options={"when": "prompt"} or "hold"; "tau=0.69", what scores at most that;
 #: a budgets.json, or a checkpoint's folder that has one; Budgets.
 BudgetSpec = Union[int, float, str, "os.PathLike[str]", Sequence[int], "Budgets"]
 Options = Union[str, Mapping[str, Union[int, float, bool, str]]]

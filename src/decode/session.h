@@ -121,11 +121,17 @@ void wn_session_count_peak(struct wn_session *s, size_t more);
 wn_status wn_session_compress_layer(struct wn_session *s, int64_t l);
 /* Does the capacity of part i's cache follow what it holds? */
 bool wn_session_grows(const struct wn_session *s, int64_t i);
-/* Does it, before or after a compression? */
-static inline bool wn_session_follows(const struct wn_session *s, int64_t i) {
-  return s->parts[i].kind == WN_LAYER_BUDGET && (s->budgets.when == WN_WHEN_PROMPT || s->budgets.when == WN_WHEN_HOLD);
+/* "every" without a budget: what scores above a threshold goes each time. A cache then has room for what stayed and the
+ * tokens until the next time. */
+static inline bool wn_session_sifts(const struct wn_session *s) {
+  return s->budgets.when == WN_WHEN_EVERY && s->budgets.allot == WN_ALLOT_TAU;
 }
-/* The capacity of a growing cache of so many tokens. */
+/* Does it, or will it after a compression? */
+static inline bool wn_session_follows(const struct wn_session *s, int64_t i) {
+  const bool once = s->budgets.when == WN_WHEN_PROMPT || s->budgets.when == WN_WHEN_HOLD;
+  return s->parts[i].kind == WN_LAYER_BUDGET && (once || wn_session_sifts(s));
+}
+/* The capacity of a growing cache, or of one that is sifted, of so many tokens. */
 int64_t wn_session_room(const struct wn_session *s, int64_t tokens);
 /* Has the session a request for wn_session_repeat_with's method? */
 bool wn_session_knows_request(const struct wn_session *s);

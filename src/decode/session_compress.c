@@ -7,8 +7,9 @@
  * that depends on the text alone, not on how it is cut.
  *
  * Memory while a context is read in pieces is that of all tokens, and of one layer's new cache more while it is
- * compressed. A context that is read layer by layer (batch.c) needs all tokens of one layer, what stays of those before
- * it, and the residual stream. */
+ * compressed. With a threshold (allot "tau") there is no K: a cache has room for what stayed and `every` tokens, and
+ * all are sifted where as many have come. A context that is read layer by layer (batch.c) needs all tokens of one
+ * layer, what stays of those before it, and the residual stream. */
 
 #include "base/misuse.h"
 #include "decode/session_once.h"
@@ -50,7 +51,8 @@ wn_status wn_session_follow_capacities(struct wn_session *s, const struct wn_ses
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
     const struct wn_kv_cache *other = &from->caches[i];
     const int64_t capacity = wn_session_grows(from, i) ? wn_session_room(s, other->count) : other->shape.capacity;
-    if (wn_session_follows(s, i)) WN_TRY(wn_session_set_capacity(s, i, capacity));
+    const int64_t own = capacity < s->capacity ? capacity : s->capacity;
+    if (wn_session_follows(s, i)) WN_TRY(wn_session_set_capacity(s, i, own));
   }
   s->compressed = from->compressed;
   return WN_OK;
@@ -100,9 +102,8 @@ static wn_status compress_gather(struct wn_session *s, int64_t i, struct wn_kept
   const int64_t K = wn_session_compressed_budget(s, &s->parts[i]), most = K < s->capacity ? K : s->capacity;
   const int64_t least = s->pins.count > 0 ? wn_policy_stay(&s->budgets, K) + 1 : 0; /* the next token has a place */
   const int64_t own = keep->kept > least ? keep->kept : least;
-  const int64_t capacity = s->budgets.when == WN_WHEN_EVERY ? shape->capacity
-                           : hold                           ? (ragged ? own : most)
-                                                            : wn_session_room(s, keep->kept);
+  const bool same = s->budgets.when == WN_WHEN_EVERY && !wn_session_sifts(s);
+  const int64_t capacity = same ? shape->capacity : hold ? (ragged ? own : most) : wn_session_room(s, keep->kept);
   struct wn_run run;
   void *shown = NULL;
   wn_status status;

@@ -68,7 +68,8 @@ wn_status wn_session_once_open(wn_context *ctx, struct wn_session *s) {
 
 wn_status wn_session_once_create(wn_context *ctx, struct wn_session *s) {
   const wn_budgets *b = &s->budgets;
-  if (b->layers == 0 || (b->allot == WN_ALLOT_UNIFORM && !b->method && !b->critical)) return WN_OK;
+  const bool plain = b->allot == WN_ALLOT_UNIFORM || b->allot == WN_ALLOT_TAU;
+  if (b->layers == 0 || (plain && !b->method && !b->critical)) return WN_OK;
   return wn_session_once_open(ctx, s);
 }
 

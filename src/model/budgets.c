@@ -39,6 +39,8 @@ static wn_status budgets_from_bytes(wn_context *ctx, const wn_model_config *c, c
   return wn_budgets_resize(ctx, c->layers, 0, low, out);
 }
 
+#define BUDGETS_TAU "tau="
+
 /* Layers are separated by commas, a layer's key-value heads by colons. A single layer with colons is repeated for all.
  */
 static wn_status budgets_from_list(wn_context *ctx, const wn_model_config *c, const char *text, wn_budgets *out) {
@@ -76,8 +78,24 @@ static wn_status budgets_from_list(wn_context *ctx, const wn_model_config *c, co
   return WN_OK;
 }
 
+/* "tau=0.69": no budget, but a threshold. */
+static wn_status budgets_from_threshold(wn_context *ctx, const wn_model_config *c, const char *text, wn_budgets *out) {
+  char *end;
+  const char *number = text + strlen(BUDGETS_TAU);
+  errno = 0;
+  const double tau = wn_number_read(number, &end);
+  if (end == number || *end || errno || !isfinite(tau))
+    return wn_fail(ctx, WN_ERR_CONFIG, "budgets \"%s\": \"%s\" is not a number", text, number);
+  out->allot = WN_ALLOT_TAU;
+  out->tau = tau;
+  const struct wn_policy_row *row = wn_policy_row(out->policy);
+  if (row && row->info.per_kv_head && !row->info.selective) out->per_kv_head = true;
+  return wn_budgets_resize(ctx, c->layers, 0, 1, out);
+}
+
 wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const char *text, wn_budgets *out) {
   WN_CHECK_CALL(WN_POINTER(config), WN_POINTER(text), WN_POINTER(out));
+  if (!strncmp(text, BUDGETS_TAU, strlen(BUDGETS_TAU))) return budgets_from_threshold(ctx, config, text, out);
   const size_t digits = strspn(text, "0123456789."), list = strspn(text, "0123456789,:");
   if (list > 0 && text[list] == 0 && strpbrk(text, ",:")) return budgets_from_list(ctx, config, text, out);
   double bytes = 0;
@@ -87,7 +105,9 @@ wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const
     return wn_fail(
         ctx, WN_ERR_CONFIG,
         "budgets \"%s\": neither a number (64), a list (64,32 or 64:16,32:8 for key-value heads), a part of the "
-        "context (0.25), a share of the tokens read (25%%), bytes (2MiB) nor a file or folder that is there",
+        "context (0.25), a share of the tokens read (25%%), a threshold (tau=0.69), bytes (2MiB) nor a file or folder "
+        "that "
+        "is there",
         text);
   }
   char *end;
@@ -202,7 +222,13 @@ static wn_status budgets_check_protocol(wn_context *ctx, const wn_budgets *b, co
         "budgets: \"when\" is \"%s\", \"every\" %lld: tokens beyond the budget go with \"when\" \"every\" alone, "
         "at least 1",
         wn_when_name(b->when), (long long)b->every);
-  if (!once && (b->share > 0 || b->allot != WN_ALLOT_UNIFORM))
+  const bool sifts = b->when == WN_WHEN_EVERY && b->allot == WN_ALLOT_TAU;
+  if (!once && !sifts && b->allot == WN_ALLOT_TAU)
+    return wn_fail(
+        ctx, WN_ERR_CONFIG,
+        "budgets: \"when\" is \"%s\": with a threshold (\"allot\" \"tau\") expected \"prompt\", \"hold\" or \"every\"",
+        wn_when_name(b->when));
+  if (!once && !sifts && (b->share > 0 || b->allot != WN_ALLOT_UNIFORM))
     return wn_fail(
         ctx, WN_ERR_CONFIG, "budgets: \"when\" is \"%s\": %s need a context that ends: \"when\" \"prompt\" or \"hold\"",
         wn_when_name(b->when), b->share > 0 ? "shares of the tokens read, such as 25%," : "budgets that are allotted");

@@ -536,6 +536,98 @@ static void test_every(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* "every" with a threshold: what scores above it and has left the window goes every N tokens. In the first layer, whose
+ * keys nothing changes, that is what a context of a multiple of N tokens keeps when it ends. */
+static void test_sifting(void **state) {
+  (void)state;
+  static const struct {
+    const char *attention, *policy;
+    double tau;
+  } kinds[] = {{NULL, "knorm", 1.2},
+               {"{\"forget\":{}}", "gates", 8},
+               {"{\"fade\":{}}", "gates", 0.2},
+               {"{\"selective\":{\"per_kv_head\":true}}", "selective", 0.5}};
+  wn_context *ctx = context_of("cpu", 1);
+  int32_t ids[MOST];
+  random_text(15, ids, MOST);
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+    wn_model *model = model_with(ctx, kinds[i].attention, L);
+    char every[128], once[128];
+    snprintf(every, sizeof every, "when=every,every=7,per_kv_head=true,allot=tau,window=5,tau=%g", kinds[i].tau);
+    snprintf(once, sizeof once, "when=prompt,per_kv_head=true,allot=tau,window=5,tau=%g", kinds[i].tau);
+    wn_session *one = session_with(ctx, model, kinds[i].policy, every, "9", 1),
+               *all = session_with(ctx, model, kinds[i].policy, every, "9", 1);
+    struct kept a, b;
+    int64_t gone = 0, held = 0;
+    size_t most = 0;
+    for (int t = 0; t < 80; t++) {
+      OK(ctx, wn_session_feed(ctx, one, ids + t, 1, 0, NULL));
+      kept_of(ctx, one, &a);
+      if (wn_session_kv_bytes(one) > most) most = wn_session_kv_bytes(one);
+      if (t % 7 != 0 || t == 0) continue;
+      wn_session *whole = session_with(ctx, model, kinds[i].policy, once, "9", 1);
+      OK(ctx, wn_session_feed(ctx, whole, ids, t, 0, NULL));
+      OK(ctx, wn_session_compress(ctx, whole));
+      kept_of(ctx, whole, &b);
+      for (int h = 0; h < HKV && kinds[i].tau != 0.5; h++) { /* F of what has gone no longer counts */
+        assert_int_equal(a.count[0][h], b.count[0][h] + 1);
+        assert_memory_equal(a.at[0][h], b.at[0][h], (size_t)b.count[0][h] * sizeof **a.at[0]);
+      }
+      wn_session_destroy(whole);
+    }
+    for (int l = 0; l < L; l++)
+      for (int h = 0; h < HKV; h++) gone += 80 - a.count[l][h], held += a.count[l][h];
+    if (gone == 0 || held <= (int64_t)L * HKV * 8) fail_msg("%s: %lld have gone", kinds[i].policy, (long long)gone);
+    for (int t = 0; t < 80; t += 80 - t < 33 ? 80 - t : 33)
+      OK(ctx, wn_session_feed(ctx, all, ids + t, 80 - t < 33 ? 80 - t : 33, 0, NULL));
+    kept_of(ctx, all, &b);
+    if (memcmp(&a, &b, sizeof a) != 0) fail_msg("%s: other tokens in pieces", kinds[i].policy);
+    assert_true(wn_session_kv_bytes(one) == wn_session_kv_bytes(all));
+    assert_true(wn_session_peak_bytes(one) >= most);
+    wn_session_destroy(one), wn_session_destroy(all);
+    wn_model_destroy(model);
+  }
+  wn_context_destroy(ctx);
+}
+
+/* Write gates that are 0 or 1: a session that lets go of a token as it leaves the window computes what whole sequences
+ * compute with everything held. This is how DMS and WG-KV decode. */
+static void test_sifting_by_gates(void **state) {
+  (void)state;
+  enum { W = 6, T = 60 };
+  wn_context *ctx = context_of("cpu", 1);
+  wn_model *model = model_with(ctx, "{\"write\":{\"window\":6,\"temperature\":0.01}}", L);
+  int32_t ids[MOST];
+  static float whole[T * V], logits[V];
+  void *params;
+  random_text(16, ids, MOST);
+  OK(ctx, wn_model_params_open(model, &params));
+  for (int t = 0; t < model->table.count; t++) {
+    const struct wn_param *row = &model->table.rows[t];
+    const float factor = strstr(row->name, "write.weight") ? 200 : strstr(row->name, "write.bias") ? 0 : 1;
+    for (size_t i = 0; i < row->count; i++) ((float *)params)[row->offset + i] *= factor;
+  }
+  OK(ctx, wn_model_params_close(model, params, true));
+  OK(ctx, wn_model_logits(ctx, model, ids, 1, T, NULL, whole));
+  wn_session *s =
+      session_with(ctx, model, "gates", "when=every,every=1,per_kv_head=true,allot=tau,window=5,tau=0.69", "9", 1);
+  double worst = 0;
+  for (int t = 0; t < T; t++) {
+    OK(ctx, wn_session_feed(ctx, s, ids + t, 1, 0, logits));
+    for (int v = 0; v < V; v++) worst = fmax(worst, fabs((double)logits[v] - (double)whole[t * V + v]));
+  }
+  struct kept kept;
+  kept_of(ctx, s, &kept);
+  int64_t held = 0;
+  for (int l = 0; l < L; l++)
+    for (int h = 0; h < HKV; h++) held += kept.count[l][h];
+  if (worst > 1e-5) fail_msg("logits differ by %g", worst);
+  if (held > L * HKV * (T - 10) || held < L * HKV * (W + 5)) fail_msg("%lld tokens held", (long long)held);
+  wn_session_destroy(s);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
 /* ---- shapes ---- */
 
 static void test_allotments(void **state) {
@@ -580,7 +672,7 @@ static void test_allotments(void **state) {
   kept_of(ctx, s, &kept);
   assert_int_equal(kept.count[0][0], 60);
   wn_session_destroy(s);
-  s = session_with(ctx, model, "knorm", "when=prompt,per_kv_head=true,allot=tau,tau=-1,window=5", "30", 1);
+  s = session_with(ctx, model, "knorm", "when=prompt,window=5", "tau=-1", 1);
   OK(ctx, wn_session_feed(ctx, s, ids, 60, 0, NULL));
   OK(ctx, wn_session_compress(ctx, s));
   kept_of(ctx, s, &kept);
@@ -605,6 +697,7 @@ static void test_copies(void **state) {
                                          {"h2o", "when=hold"},
                                          {"ada-snapkv", "when=prompt,snapkv.rows=4"},
                                          {"keydiff", "when=every,every=5"},
+                                         {"knorm", "when=every,every=5,per_kv_head=true,allot=tau,window=4,tau=1.2"},
                                          {"ada-snapkv", "when=hold,snapkv.rows=4"}};
   int32_t ids[MOST];
   float first[2 * V], second[2 * V], other[2 * V];
@@ -625,7 +718,8 @@ static void test_copies(void **state) {
       if (threads == 1) memcpy(other, first, sizeof other);
       if (memcmp(first, other, sizeof first) != 0) fail_msg("%s, %s: %d threads", kinds[i][0], kinds[i][1], threads);
       struct wn_snapshot *x = NULL;
-      if (i < 4) assert_refused(ctx, wn_snapshot_take(ctx, s, s->position, &x), WN_ERR_UNSUPPORTED, "compressed");
+      if (!strstr(kinds[i][1], "every"))
+        assert_refused(ctx, wn_snapshot_take(ctx, s, s->position, &x), WN_ERR_UNSUPPORTED, "compressed");
       wn_session_destroy(s), wn_session_destroy(copy);
       wn_model_destroy(model);
       wn_context_destroy(ctx);
@@ -674,6 +768,9 @@ static void test_refusals(void **state) {
       {"knorm", "when=prompt,every=3", "9", "\"every\""},
       {"knorm", "when=always", "25%", "25%"},
       {"knorm", "when=always,allot=pyramid", "9", "allotted"},
+      {"knorm", "when=always,allot=tau,per_kv_head=true", "9", "threshold"},
+      {"knorm", "when=always", "tau=1.5", "threshold"},
+      {"knorm", "when=every,every=3,allot=ada,per_kv_head=true", "9", "allotted"},
       {"streaming", "when=prompt,cache_positions=true", "9", "cache_positions"},
       {"knorm", "when=prompt,allot=ada", "9", "per_kv_head"},
       {"knorm", "when=prompt,allot=ada,per_kv_head=true", "9:5", "of their own"},
@@ -720,10 +817,11 @@ static void test_refusals(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_scores),       cmocka_unit_test(test_kvzip),      cmocka_unit_test(test_reaches_logits),
-      cmocka_unit_test(test_whole_budget), cmocka_unit_test(test_memory),     cmocka_unit_test(test_after),
-      cmocka_unit_test(test_every),        cmocka_unit_test(test_allotments), cmocka_unit_test(test_copies),
-      cmocka_unit_test(test_generation),   cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_scores),       cmocka_unit_test(test_kvzip),   cmocka_unit_test(test_reaches_logits),
+      cmocka_unit_test(test_whole_budget), cmocka_unit_test(test_memory),  cmocka_unit_test(test_after),
+      cmocka_unit_test(test_every),        cmocka_unit_test(test_sifting), cmocka_unit_test(test_sifting_by_gates),
+      cmocka_unit_test(test_allotments),   cmocka_unit_test(test_copies),  cmocka_unit_test(test_generation),
+      cmocka_unit_test(test_refusals),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

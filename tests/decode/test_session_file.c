@@ -91,7 +91,8 @@ static void test_continues(void **state) {
     compared += continues(model, model_cases[k].name, 1, NULL, NULL, 1 + k % 2);
     for (wn_policy p = 0; p < wn_policy_count(); p++)
       if (wn_policy_suits(p, &c.attention))
-        compared += continues(model, model_cases[k].name, p, k % 3 ? "4" : "6,40", how[(k + p) % 5], 1 + (k + p) % 2);
+        compared += continues(model, model_cases[k].name, p, k % 3 ? "4" : "6,40", how[(k + p) % 5], 1 + (k + p) % 2) +
+                    continues(model, model_cases[k].name, p, "tau=1.2", "when=every,every=3,window=2", 1);
     wn_model_destroy(model);
   }
   assert_true(compared > 200);
