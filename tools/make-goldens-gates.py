@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/hf/trimkv-* and wgkv-*: tiny random models with gates on keys, in the names of their papers' code.
+"""Makes tests/golden/hf/trimkv-*, wgkv-* and dms-*: tiny random models with gates on keys, in the names of their papers' code.
 
 Usage: tools/make-goldens-gates.py [OUT]          needs tools/python-env transformers
 
@@ -12,6 +12,9 @@ attention; trained [B,T,V], as the gates are trained; kept [L,B,Hkv,T] int32, 1 
   wgkv     WG-KV (arXiv 2512.17452): write gates g = max(sigmoid(conv2(gelu(conv1([norm(k); norm(R k)])))), 0.001), with grouped
            convolutions over a head's key k before rotation and after it. Training adds log g to logits of keys that have left the
            window; kept are these where g is above 0.1, and the window of the next token.
+  dms      DMS (arXiv 2506.05345) as FastDMS trains it: decisions alpha = sigmoid(scale q - offset), q the last number of the query of
+           a group's first head before rotation, which is 0 in the query itself. Training adds log(1 - alpha) to logits of keys that
+           are more than the window away; kept are these where alpha is at most one half, and the window of the next token.
 """
 import json, math, os, shutil, sys
 
@@ -71,6 +74,23 @@ class WGKV:
         assert ((gates - math.log(THRESHOLD)).abs() > 1e-3).all() and (gates < -6.9).any()  # some at the floor
         return ((gates > math.log(THRESHOLD)) | (torch.arange(T) > T - WINDOW)).int()
 
+class DMS:
+    prefix, keys = "g_predictors.", dict(dms_window_size=WINDOW, dms_gates="joined")
+
+    def shapes(self, D): return {"conv2.weight": (HKV, C), "conv2.bias": (HKV,)}
+    def start(self, name): return 0
+    def clear(self, attention):
+        rows = torch.arange(HKV) * (attention.q_proj.weight.shape[0] // HKV) + attention.head_dim - 1
+        attention.q_proj.weight[rows] = 0
+
+    def gates(self, p, x, before, after): return fn.logsigmoid(x @ p["conv2.weight"].T + p["conv2.bias"]).transpose(1, 2)
+
+    def trained(self, logits, gates): return logits + torch.where(AGE > WINDOW, gates[:, :, None], 0)
+
+    def kept(self, gates):
+        assert ((gates + math.log(2)).abs() > 1e-3).all()
+        return ((gates > -math.log(2)) | (torch.arange(T) >= T - WINDOW)).int()
+
 def gated(module, q, k, v, mask, scaling, **others):
     """Attention as the gates are trained, or plain; notes what is kept."""
     kind, layer = module.kind, module.layer_idx
@@ -89,11 +109,13 @@ def make(name, kind, config, seed):
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for key, p in model.named_parameters(): p.copy_(torch.randn(p.shape, generator=g) * 0.3 + ("norm" in key))
+        for layer in model.model.layers: getattr(kind, "clear", lambda attention: None)(layer.self_attn)
     folder, gates = os.path.join(out, name), {}
     at = lambda l: f"model.layers.{l}.self_attn." + kind.prefix
     for l in range(config.num_hidden_layers):
         for key, shape in kind.shapes(model.model.layers[0].self_attn.head_dim).items():
             gates[at(l) + key] = torch.randn(shape, generator=g) * 0.5 + kind.start(key)
+            if isinstance(kind, DMS) and key == "conv2.bias": gates[at(l) + key].fill_(1)  # the offset, of all heads
     kind.of_layer = lambda l: {key.removeprefix(at(l)): w for key, w in gates.items() if key.startswith(at(l))}
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
@@ -122,6 +144,7 @@ def make(name, kind, config, seed):
     assert (file["logits"] - file["trained"]).abs().max() > 0.5 and 0 < file["kept"].float().mean() < 1
     save_file({key: x.contiguous() for key, x in file.items()}, os.path.join(out, name + ".logits.safetensors"))
 
+make("dms-llama", DMS(), LlamaConfig(**SHAPE), 4)
 for kind in TrimKV(), WGKV():
     name = type(kind).__name__.lower()
     make(name + "-llama", kind, LlamaConfig(**SHAPE), 4)

@@ -203,8 +203,12 @@ static void gates_of_keys(void **state) {
   (void)state;
 #define TRIMKV "9", "when=prompt,per_kv_head=true", "fade.training_only=false"
 #define WGKV "24", "when=prompt,per_kv_head=true,allot=tau,tau=2.302585,window=4", "write.training_only=false"
-  static const struct gates_case cases[] = {
-      {"trimkv-llama", TRIMKV}, {"trimkv-qwen3", TRIMKV}, {"wgkv-llama", WGKV}, {"wgkv-qwen3", WGKV}};
+#define DMS "tau=0.693147", "when=prompt,window=5", "write.training_only=false"
+  static const struct gates_case cases[] = {{"dms-llama", DMS},
+                                            {"trimkv-llama", TRIMKV},
+                                            {"trimkv-qwen3", TRIMKV},
+                                            {"wgkv-llama", WGKV},
+                                            {"wgkv-qwen3", WGKV}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     check_named(cases[i].name);
     check_gates(&cases[i], "cpu");

@@ -147,8 +147,29 @@ static wn_status wgkv_hf_read(const struct wn_hf_keys *k, wn_model_config *c) {
   return wn_attention_config_add(k->ctx, text, &c->attention);
 }
 
+/* DMS's decisions, as write gates: "dms_window_size", which leaves out the row's own token. They are published as
+ * numbers of queries, which tools/join-gates turns into gates ("dms_gates"): another reader's queries must be without
+ * them. */
+static wn_status dms_hf_read(const struct wn_hf_keys *k, wn_model_config *c) {
+  int64_t window;
+  const char *gates;
+  char text[96];
+  if (!wn_hf_find(k, "dms_window_size")) return WN_OK;
+  WN_TRY(wn_hf_int(k, "dms_window_size", 0, &window));
+  WN_TRY(wn_hf_text(k, "dms_gates", "", &gates));
+  if (strcmp(gates, "joined") != 0)
+    return wn_fail(
+        k->ctx, WN_ERR_UNSUPPORTED,
+        "%s: \"dms_window_size\": decisions of DMS that are not gates yet: tools/join-gates FOLDER FOLDER OUT "
+        "makes a folder of gates of a Llama",
+        k->where);
+  snprintf(text, sizeof text, "{\"write\":{\"window\":%lld,\"training_only\":true}}", (long long)window + 1);
+  return wn_attention_config_add(k->ctx, text, &c->attention);
+}
+
 wn_status wn_llama_hf_read_gates(const struct wn_hf_keys *k, wn_model_config *c) {
   WN_TRY(trimkv_hf_read(k, c));
+  WN_TRY(dms_hf_read(k, c));
   return wgkv_hf_read(k, c);
 }
 

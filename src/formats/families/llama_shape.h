@@ -24,8 +24,8 @@ wn_status wn_qwen_hf_read_windows(const struct wn_hf_keys *keys, wn_model_config
 void wn_qwen_hf_write_windows(struct wn_hf_object *object, const wn_model_config *config);
 
 /* Gates that were trained beside a Llama or Qwen3 which stays as it is, if the model has some: TRIM-KV's retention
- * gates ("retention_gate") and WG-KV's write gates ("g_expand"). Decoding is that model's, and the policy gates evicts
- * as these do. */
+ * gates ("retention_gate"), WG-KV's write gates ("g_expand") and DMS's ("dms_window_size"). Decoding is that model's,
+ * and the policy gates evicts as these do. */
 wn_status wn_llama_hf_read_gates(const struct wn_hf_keys *keys, wn_model_config *config);
 
 wn_status wn_llama_gguf_read(const struct wn_gguf_keys *keys, wn_model_config *config);
