@@ -64,7 +64,8 @@ typedef struct wn_context_options {
                          stay float32 and the weights are unpacked to float. Fewer rows are rounded, to 8 bits in blocks
                          of 32, or to bfloat16 if the whole matrix is in it. 1: never rounded. 0: the backend's choice:
                          always rounded for matrices in blocks on CPUs with AVX2 (with AVX-512: those with VNNI) and for
-                         matrices in BF16 on CPUs with AVX512_BF16, else exact from 33 rows on. Other than 0 also leaves
+                         matrices in BF16 on CPUs with AVX512_BF16, else exact from 33 rows on; on cuda from 9 rows of a
+                         prompt on, weights and activations to bfloat16. Other than 0 also leaves
                          the attention of prompts over half floats in float32, which otherwise rounds to bfloat16 where
                          the CPU has AVX512_BF16 and products with the weights round as well */
   const char *pre;    /* how byte-pair tokenizers of GGUF files that do not say it (tokenizer.ggml.pre) split texts into

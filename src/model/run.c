@@ -8,8 +8,11 @@
 void wn_run_init(struct wn_run *run, const struct wn_model *model, int64_t B, int64_t T) {
   memset(run, 0, sizeof *run);
   run->model = model;
-  run->exec = (struct wn_exec){
-      .ctx = model->ctx, .backend = model->backend, .threads = model->ctx->threads, .dtype = model->dtype};
+  run->exec = (struct wn_exec){.ctx = model->ctx,
+                               .backend = model->backend,
+                               .threads = model->ctx->threads,
+                               .dtype = model->dtype,
+                               .exact_rows = model->ctx->exact_rows};
   run->types = wn_layer_types_of(model->dtype);
   run->B = B;
   run->T = T;

@@ -59,6 +59,7 @@ struct wn_exec {
   int threads;
   wn_dtype dtype;     /* WN_F32, or WN_F64 (ref only) */
   wn_dtype precision; /* of linear: WN_BF16 rounds the factors to bf16 and sums in float; 0: dtype */
+  int64_t exact_rows; /* of wn_context_options */
   void *scratch;      /* WN_ALIGN-aligned */
   size_t scratch_bytes;
 };

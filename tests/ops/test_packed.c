@@ -137,7 +137,9 @@ static void check_forward(wn_context *ctx, const struct wn_backend *backend, con
   forward(ref, &t, &dense);
   for (int threads = 1; threads <= 2; threads++) {
     memcpy(t.y, start, (size_t)(s->M * t.ldy) * sizeof(float));
-    forward((struct wn_exec){.ctx = ctx, .backend = backend, .threads = threads, .dtype = WN_F32}, &t, &packed);
+    const struct wn_exec exec = {
+        .ctx = ctx, .backend = backend, .threads = threads, .dtype = WN_F32, .exact_rows = ctx->exact_rows};
+    forward(exec, &t, &packed);
     for (int64_t m = 0; m < s->M; m++) {
       for (int64_t n = 0; n < t.ldy; n++) {
         const int64_t i = m * t.ldy + n;

@@ -1,6 +1,11 @@
 // y = x w^T + b, and its gradients. Few rows, with packed or float weights, use matrix-vector products that read blocks
-// in place (matvec.cuh; the one for unaligned blocks and rows is here). Many rows, and dx, use panels of rows converted
-// to floats. Products are computed by cuBLASLt if it is installed and serves them, else by product.cuh.
+// in place (matvec.cuh; the one for unaligned blocks and rows is here). Many rows, and dx, use panels of unpacked rows.
+// Products are computed by cuBLASLt if it is installed and serves them, else by product.cuh.
+//
+// Forward, many rows with quantised weights are a prompt's: panel and x are rounded to bf16 and multiplied by tensor
+// cores, with sums in float. What is many is a matter of the call alone, and a prompt's calls are pieces that end at
+// fixed places of its text (wn_run), so that no row depends on what else is computed. Weights that a file has in floats
+// or half floats keep their bits.
 #include "backends/cuda/blas.cuh"
 #include "backends/cuda/few_rows.cuh"
 #include "backends/cuda/packed.cuh"
@@ -19,8 +24,9 @@ static __global__ void linear_bias_kernel(int64_t M, int64_t N, wn_numbers dy, i
   db[n] += sum;
 }
 
-enum { FEW_ROWS = 8 };     // rows of x that a warp multiplies with a row of blocks at a time
-enum { PANEL_ROWS = 512 }; // rows of w converted to floats at a time
+enum { FEW_ROWS = 8 }; // rows of x that a warp multiplies with a row of blocks at a time
+// Unpacked at a time: a panel of bf16 is wide, because its product has few rows; one of floats is for dx.
+enum { PANEL_ROWS = 512, PANEL_BYTES = 64 << 20 };
 
 // One warp per row n of w: a lane takes every 32nd weight, in the same order for every M.
 static __global__ void linear_rows_kernel(int64_t M, int64_t N, int64_t K, const float *x, int64_t ldx,
@@ -46,24 +52,40 @@ static __global__ void linear_rows_kernel(int64_t M, int64_t N, int64_t K, const
   }
 }
 
-static __global__ void linear_panel_kernel(int64_t first, int64_t rows, int64_t K, wn_packed_matrix w, float *panel) {
-  WN_GRID_LOOP(i, rows * K) {
-    int type;
-    const uint8_t *row = wn_packed_at(w, K, first + i / K, &type);
-    panel[i] = wn_packed_element(type, row, i % K);
-  }
+// Blocks that are not aligned: a block of threads a row.
+static __global__ void linear_panel_kernel(int64_t first, int64_t K, wn_packed_matrix w, wn_numbers panel) {
+  int type;
+  const uint8_t *row = wn_packed_at(w, K, first + blockIdx.x, &type);
+  for (int64_t k = threadIdx.x; k < K; k += blockDim.x) panel.set(blockIdx.x * K + k, wn_packed_element(type, row, k));
 }
 
-static int64_t panel_rows(const struct wn_linear *a) {
-  return wn_cuda_min(a->N, PANEL_ROWS);
+// Are many rows of forward rounded? Not from wn_context_options.exact_rows rows on.
+static bool rounds(const struct wn_exec *exec, const struct wn_linear *a) {
+  if (!a->packed || (exec->exact_rows > 0 && a->M >= exec->exact_rows)) return false;
+  for (int i = 0; i < a->packed->count; i++)
+    if (a->packed->part[i].type == WN_GGUF_F32 || a->packed->part[i].type == WN_GGUF_F16) return false;
+  return true;
 }
-static size_t panel_bytes(const struct wn_linear *a) {
-  return ((size_t)(panel_rows(a) * a->K) * sizeof(float) + 255) / 256 * 256;
+static int64_t panel_rows(const struct wn_linear *a, bool bf16) {
+  const int64_t wide = PANEL_BYTES / (int64_t)sizeof(uint16_t) / a->K;
+  return wn_cuda_min(a->N, bf16 && wide > PANEL_ROWS ? wide : (int64_t)PANEL_ROWS);
+}
+static size_t panel_bytes(const struct wn_linear *a, bool bf16) {
+  const size_t each = bf16 ? sizeof(uint16_t) : sizeof(float);
+  return ((size_t)(panel_rows(a, bf16) * a->K) * each + 255) / 256 * 256;
+}
+static struct wn_exec exec_in_bf16(const struct wn_exec *exec) {
+  struct wn_exec out = *exec;
+  out.precision = WN_BF16;
+  return out;
 }
 size_t wn_cuda_linear_scratch(const struct wn_exec *exec, const struct wn_linear *a, bool backward) {
-  const int64_t rows = a->packed ? panel_rows(a) : a->N;
-  const size_t panel = a->packed ? panel_bytes(a) : 0;
   if (!backward && (a->rows_apart || (a->packed && a->M <= FEW_ROWS))) return 0;
+  const bool bf16 = !backward && rounds(exec, a);
+  const int64_t rows = a->packed ? panel_rows(a, bf16) : a->N;
+  const size_t panel = a->packed ? panel_bytes(a, bf16) : 0;
+  const struct wn_exec half = exec_in_bf16(exec);
+  if (bf16) return panel + wn_cuda_blas_scratch(&half, a->M, rows, a->K, false, true);
   if (!backward) return panel + wn_cuda_blas_scratch(exec, a->M, rows, a->K, a->x_type == WN_BF16, false);
   const bool dy = a->dy_type == WN_BF16;
   const size_t dx = wn_cuda_blas_scratch(exec, a->M, a->K, rows, dy, false);
@@ -77,14 +99,29 @@ static void linear_product(const struct wn_exec *exec, const wn_product &p, size
   if (!wn_cuda_blas_product(&behind, p)) wn_product_launch(exec, p);
 }
 
-// Calls `use` for each panel: rows [first, +rows) of w as floats.
-template <class Use> static void linear_panels(const struct wn_exec *exec, const struct wn_linear *a, Use use) {
-  float *panel = static_cast<float *>(exec->scratch);
-  const wn_packed_matrix w = wn_packed_matrix_of(a->packed);
-  for (int64_t first = 0; first < a->N; first += PANEL_ROWS) {
-    const int64_t rows = wn_cuda_min(PANEL_ROWS, a->N - first);
-    WN_LAUNCH(wn_cuda_blocks(rows * a->K), WN_CUDA_THREADS, 0, wn_cuda_stream(exec), linear_panel_kernel, first, rows,
-              a->K, w, panel);
+// Rows [first, +rows) of w to panel [rows,K], part by part.
+static void linear_unpack(const struct wn_exec *exec, const struct wn_linear *a, int64_t first, int64_t rows,
+                          wn_numbers panel) {
+  for (int i = 0; i < a->packed->count && rows > 0; first -= a->packed->part[i++].rows) {
+    const struct wn_packed only = {1, {a->packed->part[i]}};
+    const int64_t now = wn_cuda_min(rows, only.part->rows - first);
+    if (now <= 0) continue;
+    if (!panel.bf16 || !wn_cuda_unpack(exec, only.part, first, now, a->K, panel.p))
+      WN_LAUNCH((unsigned)now, WN_CUDA_THREADS, 0, wn_cuda_stream(exec), linear_panel_kernel, first, a->K,
+                wn_packed_matrix_of(&only), panel);
+    panel.p = static_cast<char *>(panel.p) + (size_t)(now * a->K) * (panel.bf16 ? sizeof(uint16_t) : sizeof(float));
+    first += now, rows -= now;
+  }
+}
+
+// Calls `use` for each panel: rows [first, +rows) of w, at the start of scratch.
+template <class Use>
+static void linear_panels(const struct wn_exec *exec, const struct wn_linear *a, bool bf16, Use use) {
+  const wn_numbers panel = {exec->scratch, bf16};
+  const int64_t most = panel_rows(a, bf16);
+  for (int64_t first = 0; first < a->N; first += most) {
+    const int64_t rows = wn_cuda_min(most, a->N - first);
+    linear_unpack(exec, a, first, rows, panel);
     use(first, rows, panel);
   }
 }
@@ -105,13 +142,18 @@ static void linear_packed_forward(const struct wn_exec *exec, const struct wn_li
     }
     return;
   }
-  linear_panels(exec, a, [&](int64_t first, int64_t rows, const float *panel) {
+  const bool bf16 = rounds(exec, a);
+  const struct wn_exec in = bf16 ? exec_in_bf16(exec) : *exec, behind = wn_exec_behind(&in, panel_bytes(a, bf16));
+  wn_numbers x = wn_numbers_of(a->x, WN_F32);
+  int64_t ldx = a->ldx;
+  wn_cuda_blas_rounded(&behind, &x, &ldx, a->M, a->K); // once for all panels
+  linear_panels(&in, a, bf16, [&](int64_t first, int64_t rows, wn_numbers panel) {
     wn_product p = {};
-    p.M = a->M, p.N = rows, p.K = a->K, p.a = wn_numbers_of(a->x, WN_F32), p.a_row = a->ldx, p.a_k = 1;
-    p.b = wn_numbers_of(panel, WN_F32), p.b_row = a->K, p.b_k = 1;
+    p.M = a->M, p.N = rows, p.K = a->K, p.a = x, p.a_row = ldx, p.a_k = 1;
+    p.b = panel, p.b_row = a->K, p.b_k = 1;
     p.c = wn_numbers_of(static_cast<float *>(a->y) + first, WN_F32), p.c_row = a->ldy;
     p.bias = b ? b + first : nullptr, p.accumulate = a->accumulate;
-    linear_product(exec, p, panel_bytes(a));
+    linear_product(&in, p, panel_bytes(a, bf16));
   });
 }
 
@@ -159,10 +201,10 @@ wn_status wn_cuda_linear_backward(const struct wn_exec *exec, const struct wn_li
     p.c = wn_numbers_of(a->dx, wn_array_type(a->dx_type, t)), p.c_row = a->lddx, p.accumulate = a->accumulate_dx;
     if (!a->packed) linear_product(exec, p, used);
     if (a->packed)
-      linear_panels(exec, a, [&](int64_t first, int64_t rows, const float *panel) {
+      linear_panels(exec, a, false, [&](int64_t first, int64_t rows, wn_numbers panel) {
         p.K = rows, p.a = wn_numbers_of(static_cast<const float *>(a->dy) + first, WN_F32);
-        p.b = wn_numbers_of(panel, WN_F32), p.accumulate = a->accumulate_dx || first > 0;
-        linear_product(exec, p, panel_bytes(a));
+        p.b = panel, p.accumulate = a->accumulate_dx || first > 0;
+        linear_product(exec, p, panel_bytes(a, false));
       });
   }
   if (a->dw) { // dy^T [N,M] times x [M,K]: summed over m

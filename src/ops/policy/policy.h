@@ -160,7 +160,7 @@ WN_BOTH_INLINE void wn_policy_add(const struct wn_policy_held *h, const struct w
   const int64_t at = wn_policy_row_at(x, head, j);
   double some[WN_POLICY_PIECE];
   for (int64_t d = part.first, n; d < part.end; d += n) {
-    n = part.end - d < WN_POLICY_PIECE ? part.end - d : WN_POLICY_PIECE;
+    n = part.end - d < WN_POLICY_PIECE ? part.end - d : (int64_t)WN_POLICY_PIECE;
     wn_stored_numbers(x->type, h->rows, x->data, at + d, n, some);
     for (int64_t i = 0; i < n; i++) sum[d + i - part.first] += wn_policy_times(factor, some[i]);
   }

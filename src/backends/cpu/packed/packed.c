@@ -77,7 +77,7 @@ static bool has_bfloat16(const struct wn_linear *a, bool wide) {
 
 static enum method packed_method(const struct wn_exec *exec, const struct wn_cpu_packed_kernels *k,
                                  const struct wn_linear *a, bool wide) {
-  const int64_t exact = exec->ctx ? exec->ctx->exact_rows : 0;
+  const int64_t exact = exec->exact_rows;
   if (exact && (a->rows_apart ? 1 : a->M) >= exact) return FLOATS;
   if (has_bfloat16(a, wide)) return BFLOAT16;
   if (has_tiles(k, a)) return a->M <= FEW_ROWS_BESIDE_TILES ? FEW : TILES;
