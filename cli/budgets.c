@@ -156,9 +156,9 @@ int cli_budgets_load(wn_context *ctx, const struct cli_budgets *given, const wn_
   if (cli_policy_choices_apply("winnow", &given->choices, out)) return 2;
   if (given->policy) cli_policy_set(given->policy, out); /* budgets in bytes depend on the policy */
   wn_status status = wn_budgets_parse(ctx, config, given->spec, out);
+  if (given->policy) cli_policy_set(given->policy, out); /* over a file's; and options over what a name stands for */
   if (status == WN_OK && cli_policy_choices_over("winnow", &given->choices, out)) return 2;
   if (given->cache_positions) out->cache_positions = true;
-  if (given->policy) cli_policy_set(given->policy, out);
   if (status == WN_OK) status = wn_budgets_check(ctx, out, config);
   out->cache =
       budgets_format_of(ctx, given, model, out); /* the format depends on cache_positions, which a file may set */

@@ -243,7 +243,7 @@ wn_status wn_session_once_see(const struct wn_run *run, struct wn_session *s, in
 struct once_unit {
   int64_t b, l, first, heads, n, K;
   float *k, *v; /* [heads,n,D] */
-  float *q;     /* [rows,group,D] for a single head */
+  float *q;     /* [rows,H,D] of a part's heads */
   float *wo;    /* [C,H*D] */
   double *sums, *scores, *norms;
   struct wn_session_scores *known; /* of this layer and others; NULL: none */
@@ -314,16 +314,32 @@ static wn_status once_view(struct wn_session *s, const struct once_unit *u, int6
   return WN_OK;
 }
 
-/* Copies the unit's scores from the parts, or to them. */
+/* Where heads hold the same tokens: the mean over them, or if one protects the token that score, the lowest. */
+static void once_mean(const double *scores, int64_t heads, int64_t n, double *out) {
+  for (int64_t j = 0; j < n; j++) {
+    double sum = 0, least = INFINITY;
+    for (int64_t h = 0; h < heads; h++) {
+      const double score = scores[h * n + j];
+      least = score < least ? score : least;
+      sum += wn_once_protected(score) ? 0 : score / (double)heads;
+    }
+    out[j] = wn_once_protected(least) ? least : sum;
+  }
+}
+
+/* Copies the unit's scores from the parts, or to them. A group's score belongs to each of its heads. */
 static void once_exchange(const struct once_unit *u, struct wn_kept *keep, int64_t parts, bool back) {
+  const int64_t n = u->n;
   double *at = u->scores;
   int64_t head = 0;
   for (int64_t i = 0; i < parts; i++) {
-    const int64_t P = keep[i].cache->shape.groups;
-    double *own = keep[i].scores + u->b * P * u->n;
-    memcpy(back ? own : at, back ? at : own, (size_t)(P * u->n) * sizeof *at);
+    const int64_t P = keep[i].cache->shape.groups, heads = keep[i].cache->shape.Hkv / P;
+    double *own = keep[i].scores + u->b * P * n;
     if (back) keep[i].kept = u->kept[head];
-    at += P * u->n, head += P;
+    for (int64_t p = 0; p < P; p++, at += heads * n, head += heads) {
+      if (back) once_mean(at, heads, n, own + p * n);
+      for (int64_t h = 0; h < heads && !back; h++) memcpy(at + h * n, own + p * n, (size_t)n * sizeof *at);
+    }
   }
 }
 
@@ -381,15 +397,30 @@ static wn_status once_score(struct wn_session *s, const struct once_unit *u, con
   const bool same = once_same_tokens(keep, parts);
   struct wn_once_view view;
   int64_t head = 0;
-  for (int64_t i = 0; i < parts; i++)
-    for (int64_t p = 0; p < keep[i].cache->shape.groups; p++, head++) {
+  for (int64_t i = 0; i < parts; i++) {
+    const int64_t P = keep[i].cache->shape.groups, heads = keep[i].cache->shape.Hkv / P;
+    for (int64_t p = 0; p < P; p++, head += heads) {
       if (same && head > 0) return WN_OK; /* all were scored with the first */
-      once_positions(&keep[i], u->b * keep[i].cache->shape.groups + p, at);
-      WN_TRY(once_view(s, u, head, same ? u->heads : 1, at, &view));
+      once_positions(&keep[i], u->b * P + p, at);
+      WN_TRY(once_view(s, u, head, same ? u->heads : heads, at, &view));
       double *scores = u->scores + head * u->n;
       if (!critical && method) WN_TRY(once_method(s, u, &view, scores));
       for (int64_t h = 0; h < view.Hkv; h++) wn_keep_pin(&s->pins, at, u->n, scores + h * u->n);
       if (critical) WN_TRY(once_critical(s, u, &view, head, scores));
+    }
+  }
+  return WN_OK;
+}
+
+/* The attention sums of a part's heads [Hkv,n]; of those of a group the mean. */
+static wn_status once_sums(const struct wn_session *s, const struct once_unit *u, const struct wn_kept *keep,
+                           double *out) {
+  const int64_t P = keep->cache->shape.groups, heads = keep->cache->shape.Hkv / P, n = u->n;
+  WN_TRY(wn_keep_notes(s->ctx, keep, u->b, out));
+  for (int64_t p = P - 1; heads > 1 && p >= 0; p--)
+    for (int64_t j = 0; j < n; j++) {
+      const double mean = out[p * n + j] / (double)heads;
+      for (int64_t h = 0; h < heads; h++) out[(p * heads + h) * n + j] = mean;
     }
   return WN_OK;
 }
@@ -400,10 +431,10 @@ static wn_status once_run(struct wn_session *s, struct once_unit *u, struct wn_k
   const int64_t n = u->n, D = c->head_size;
   const bool reads = !once_scored(u) || (s->budgets.critical && !once_projected(u));
   int64_t head = 0;
-  for (int64_t i = 0; i < parts && reads; head += keep[i++].cache->shape.groups) {
+  for (int64_t i = 0; i < parts && reads; head += keep[i++].cache->shape.Hkv) {
     WN_TRY(wn_keep_pack(s->ctx, &keep[i], false, u->b, u->k + head * n * D));
     WN_TRY(wn_keep_pack(s->ctx, &keep[i], true, u->b, u->v + head * n * D));
-    if (u->sums) WN_TRY(wn_keep_notes(s->ctx, &keep[i], u->b, u->sums + head * n));
+    if (u->sums) WN_TRY(once_sums(s, u, &keep[i], u->sums + head * n));
   }
   if (u->wo && !once_projected(u)) WN_TRY(once_read_output(s, u->l, u->wo));
   if (!o->own.method) once_exchange(u, keep, parts, false);
@@ -429,12 +460,12 @@ wn_status wn_session_once_score(struct wn_session *s, int64_t l, int64_t K, stru
   struct wn_arrays arrays = {0};
   wn_status status = WN_OK;
   int32_t *at;
-  for (int64_t i = 0; i < parts; i++) u.heads += keep[i].cache->shape.groups;
+  for (int64_t i = 0; i < parts; i++) u.heads += keep[i].cache->shape.Hkv;
   if (o->own.known && o->own.known->n == n && s->position == n && u.heads == c->kv_heads) u.known = o->own.known;
   const struct wn_array of[] = {
       WN_ARRAY_FOR(u.k, "keys", true, WN_DIMS(u.heads, n, D)),
       WN_ARRAY_FOR(u.v, "values", true, WN_DIMS(u.heads, n, D)),
-      WN_ARRAY_FOR(u.q, "queries", true, WN_DIMS(once_window(o), group, D)),
+      WN_ARRAY_FOR(u.q, "queries", true, WN_DIMS(once_window(o), u.heads * group, D)),
       WN_ARRAY_FOR(u.wo, "the output projection", s->budgets.critical, WN_DIMS(c->width, c->heads * D)),
       WN_ARRAY_FOR(u.sums, "sums", sums, WN_DIMS(u.heads, n)),
       WN_ARRAY_FOR(u.scores, "scores", true, WN_DIMS(u.heads, n)),

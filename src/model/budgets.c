@@ -209,8 +209,9 @@ static wn_status budgets_check_fields(wn_context *ctx, const wn_budgets *b, cons
 /* Checks what belongs to the protocols. */
 static wn_status budgets_check_protocol(wn_context *ctx, const wn_budgets *b, const wn_model_config *c) {
   const bool once = b->when == WN_WHEN_PROMPT || b->when == WN_WHEN_HOLD;
-  const bool alone = b->allot >= WN_ALLOT_ADA || b->method || b->critical;
+  const bool alone = b->allot >= WN_ALLOT_ADA, apart = alone || b->method || b->critical;
   const int64_t selections = wn_attention_selections(&c->attention, c->kv_heads);
+  const int64_t groups = wn_policy_groups(b, c->kv_heads, selections);
   if ((unsigned)b->when >= WN_WHEN_COUNT || (unsigned)b->allot >= WN_ALLOT_COUNT)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: unknown protocol: when %d, allot %d", (int)b->when, (int)b->allot);
   if (!(b->share >= 0 && b->share <= 1) || b->window < 0 || isnan(b->tau))
@@ -262,12 +263,12 @@ static wn_status budgets_check_protocol(wn_context *ctx, const wn_budgets *b, co
     return wn_fail(ctx, WN_ERR_UNSUPPORTED, "budgets: \"cache_positions\" goes with \"when\" \"always\" alone");
   if (b->allot != WN_ALLOT_UNIFORM && b->heads > 0)
     return wn_fail(ctx, WN_ERR_CONFIG, "budgets: key-value heads have budgets of their own: nothing is left to allot");
-  if (alone && wn_policy_groups(b, c->kv_heads, selections) != c->kv_heads)
+  if (apart && groups != c->kv_heads && (alone || groups != 1))
     return wn_fail(
         ctx, WN_ERR_CONFIG,
-        "budgets: with this \"allot\" or \"method\" each key-value head decides for itself: expected a policy that "
+        "budgets: with this \"allot\" or \"method\" each key-value head decides for itself%s: expected a policy that "
         "does (\"per_kv_head\"), found \"%s\" without",
-        wn_policy_name(b->policy));
+        alone ? "" : ", or all together", wn_policy_name(b->policy));
   return WN_OK;
 }
 

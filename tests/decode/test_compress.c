@@ -536,6 +536,44 @@ static void test_every(void **state) {
   wn_context_destroy(ctx);
 }
 
+/* A method whose heads hold the same tokens: the mean of their scores chooses. SnapKV's is what the policy of that name
+ * takes, whose votes are summed over the heads. */
+static void test_together(void **state) {
+  (void)state;
+  static const char *const names[] = {"lagkv", "expected",  "observed", "leverage",       "compactor",
+                                      "rkv",   "pyramidkv", "snapkv",   "critical-snapkv"};
+  wn_context *ctx = context_of("cpu", 2);
+  wn_model *model = model_with(ctx, NULL, L);
+  int32_t ids[MOST];
+  struct kept a, b;
+  bool differ = false;
+  random_text(17, ids, MOST);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    const bool snapkv = !strcmp(names[i], "snapkv");
+    wn_session *one = session_with(ctx, model, names[i], "when=prompt,snapkv.rows=4,per_kv_head=false", "20", 1),
+               *other = session_with(ctx, model, snapkv ? "knorm" : names[i],
+                                     snapkv ? "when=prompt,snapkv.rows=4,method=snapkv" : "when=prompt,snapkv.rows=4",
+                                     "20", 1);
+    wn_session *both[] = {one, other};
+    for (int k = 0; k < 2; k++) {
+      OK(ctx, wn_session_feed(ctx, both[k], ids, 60, 0, NULL));
+      OK(ctx, wn_session_compress(ctx, both[k]));
+    }
+    kept_of(ctx, one, &a), kept_of(ctx, other, &b);
+    for (int l = 0; l < L; l++)
+      for (int h = 0; h < HKV; h++) {
+        assert_int_equal(a.count[l][h], a.count[l][0]);
+        assert_memory_equal(a.at[l][h], a.at[l][0], sizeof a.at[l][h]);
+        differ = differ || memcmp(b.at[l][h], b.at[l][0], sizeof b.at[l][h]) != 0;
+      }
+    if (snapkv) assert_memory_equal(&a, &b, sizeof a);
+    wn_session_destroy(one), wn_session_destroy(other);
+  }
+  assert_true(differ);
+  wn_model_destroy(model);
+  wn_context_destroy(ctx);
+}
+
 /* "every" with a threshold: what scores above it and has left the window goes every N tokens. In the first layer, whose
  * keys nothing changes, that is what a context of a multiple of N tokens keeps when it ends. */
 static void test_sifting(void **state) {
@@ -817,11 +855,13 @@ static void test_refusals(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_scores),       cmocka_unit_test(test_kvzip),   cmocka_unit_test(test_reaches_logits),
-      cmocka_unit_test(test_whole_budget), cmocka_unit_test(test_memory),  cmocka_unit_test(test_after),
-      cmocka_unit_test(test_every),        cmocka_unit_test(test_sifting), cmocka_unit_test(test_sifting_by_gates),
-      cmocka_unit_test(test_allotments),   cmocka_unit_test(test_copies),  cmocka_unit_test(test_generation),
-      cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_scores),         cmocka_unit_test(test_kvzip),
+      cmocka_unit_test(test_reaches_logits), cmocka_unit_test(test_whole_budget),
+      cmocka_unit_test(test_memory),         cmocka_unit_test(test_after),
+      cmocka_unit_test(test_every),          cmocka_unit_test(test_together),
+      cmocka_unit_test(test_sifting),        cmocka_unit_test(test_sifting_by_gates),
+      cmocka_unit_test(test_allotments),     cmocka_unit_test(test_copies),
+      cmocka_unit_test(test_generation),     cmocka_unit_test(test_refusals),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
