@@ -40,6 +40,7 @@ struct wn_session {
   wn_context *ctx;
   const struct wn_model *model;
   int64_t B, capacity, piece, position;
+  int64_t sifted;                /* the position at which it was sifted last; 0: none */
   wn_cache_format cache;         /* how keys and values are stored; not AUTO */
   bool whole;                    /* layers with windows hold everything too, so that tokens can be taken back */
   wn_attention_config attention; /* the model's attention, with the session's own threshold */
@@ -121,8 +122,8 @@ void wn_session_count_peak(struct wn_session *s, size_t more);
 wn_status wn_session_compress_layer(struct wn_session *s, int64_t l);
 /* Does the capacity of part i's cache follow what it holds? */
 bool wn_session_grows(const struct wn_session *s, int64_t i);
-/* "every" without a budget: what scores above a threshold goes each time. A cache then has room for what stayed and the
- * tokens until the next time. */
+/* "every" without a budget: what scores above a threshold goes after each so many tokens of the text; between that its
+ * caches grow. */
 static inline bool wn_session_sifts(const struct wn_session *s) {
   return s->budgets.when == WN_WHEN_EVERY && s->budgets.allot == WN_ALLOT_TAU;
 }
@@ -131,7 +132,7 @@ static inline bool wn_session_follows(const struct wn_session *s, int64_t i) {
   const bool once = s->budgets.when == WN_WHEN_PROMPT || s->budgets.when == WN_WHEN_HOLD;
   return s->parts[i].kind == WN_LAYER_BUDGET && (once || wn_session_sifts(s));
 }
-/* The capacity of a growing cache, or of one that is sifted, of so many tokens. */
+/* The capacity of a growing cache of so many tokens. */
 int64_t wn_session_room(const struct wn_session *s, int64_t tokens);
 /* Has the session a request for wn_session_repeat_with's method? */
 bool wn_session_knows_request(const struct wn_session *s);

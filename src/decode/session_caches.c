@@ -188,19 +188,17 @@ wn_status wn_session_caches_plan(wn_context *ctx, struct wn_session *s, int64_t 
 enum { GROW = 64 }; /* tokens */
 
 bool wn_session_grows(const struct wn_session *s, int64_t i) {
-  return wn_session_follows(s, i) && !wn_session_evicts(s) && !wn_session_sifts(s);
+  return wn_session_follows(s, i) && !wn_session_evicts(s);
 }
 
 int64_t wn_session_room(const struct wn_session *s, int64_t tokens) {
-  const int64_t blocks = tokens > 0 ? (tokens + GROW - 1) / GROW : 1, every = s->budgets.every;
-  if (wn_session_sifts(s)) return every < s->capacity - tokens ? tokens + every : s->capacity;
+  const int64_t blocks = tokens > 0 ? (tokens + GROW - 1) / GROW : 1;
   return blocks * GROW < s->capacity ? blocks * GROW : s->capacity;
 }
 
 void wn_session_pretend(struct wn_session *s, bool large) {
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++)
-    if (wn_session_follows(s, i) && !wn_session_evicts(s))
-      s->caches[i].shape.capacity = large ? s->capacity : wn_session_room(s, 0);
+    if (wn_session_grows(s, i)) s->caches[i].shape.capacity = large ? s->capacity : wn_session_room(s, 0);
 }
 
 size_t wn_session_kv_bytes(const wn_session *s) {
@@ -216,7 +214,7 @@ wn_status wn_session_caches_init(wn_context *ctx, struct wn_session *s) {
   WN_TRY(WN_ALLOC(ctx, "caches", s->first[c->layers], &s->caches));
   for (int64_t i = 0; i < s->first[c->layers]; i++) {
     struct wn_kv_shape shape = caches_shape(s, &s->parts[i]);
-    if (wn_session_follows(s, i)) shape.capacity = wn_session_room(s, 0);
+    if (wn_session_grows(s, i)) shape.capacity = wn_session_room(s, 0);
     WN_TRY(wn_kv_cache_init(ctx, &shape, &s->caches[i]));
   }
   s->peak = wn_session_kv_bytes(s);

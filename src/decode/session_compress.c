@@ -7,9 +7,9 @@
  * that depends on the text alone, not on how it is cut.
  *
  * Memory while a context is read in pieces is that of all tokens, and of one layer's new cache more while it is
- * compressed. With a threshold (allot "tau") there is no K: a cache has room for what stayed and `every` tokens, and
- * all are sifted where as many have come. A context that is read layer by layer (batch.c) needs all tokens of one
- * layer, what stays of those before it, and the residual stream. */
+ * compressed. With a threshold (allot "tau") there is no K: caches grow, and all are sifted at the text's multiples of
+ * `every` tokens. A context that is read layer by layer (batch.c) needs all tokens of one layer, what stays of those
+ * before it, and the residual stream. */
 
 #include "base/misuse.h"
 #include "decode/session_once.h"
@@ -51,10 +51,10 @@ wn_status wn_session_follow_capacities(struct wn_session *s, const struct wn_ses
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) {
     const struct wn_kv_cache *other = &from->caches[i];
     const int64_t capacity = wn_session_grows(from, i) ? wn_session_room(s, other->count) : other->shape.capacity;
-    const int64_t own = capacity < s->capacity ? capacity : s->capacity;
-    if (wn_session_follows(s, i)) WN_TRY(wn_session_set_capacity(s, i, own));
+    if (wn_session_follows(s, i)) WN_TRY(wn_session_set_capacity(s, i, capacity));
   }
   s->compressed = from->compressed;
+  s->sifted = from->sifted;
   return WN_OK;
 }
 
@@ -78,7 +78,8 @@ static wn_status compress_score(struct wn_session *s, int64_t l, struct wn_kept 
   const bool together = budgets->method || budgets->critical || over_heads;
   for (int64_t i = first; i < end; i++) {
     const int64_t K = wn_session_compressed_budget(s, &s->parts[i]), n = s->caches[i].count;
-    const bool waits = s->budgets.when == WN_WHEN_EVERY && n < s->caches[i].shape.capacity;
+    const bool fills = s->budgets.when == WN_WHEN_EVERY && !wn_session_sifts(s);
+    const bool waits = fills && n < s->caches[i].shape.capacity;
     if (s->parts[i].kind != WN_LAYER_BUDGET || waits) continue;
     if (budgets->method)
       WN_TRY(wn_keep_open(s->ctx, &s->caches[i], &keep[i - first]));
@@ -159,14 +160,32 @@ wn_status wn_session_compress(wn_context *ctx, wn_session *s) {
   return WN_OK;
 }
 
+/* Sifts all layers if the text has come to a multiple of `every`. *until: the tokens until the next. */
+static wn_status compress_sift(struct wn_session *s, int64_t *until) {
+  const int64_t every = s->budgets.every;
+  *until = every - s->position % every;
+  if (s->position % every > 0 || s->sifted == s->position) return WN_OK;
+  s->broken = true; /* until every layer is done */
+  for (int64_t l = 0; l < s->model->config.layers; l++) WN_TRY(wn_session_compress_layer(s, l));
+  s->broken = false;
+  s->sifted = s->position;
+  return WN_OK;
+}
+
 wn_status wn_session_make_room(struct wn_session *s, int64_t T, int64_t *now) {
-  const int64_t left = s->capacity - s->position, more = T < left ? T : left;
+  const int64_t left = s->capacity - s->position;
+  int64_t more = T < left ? T : left, until;
+  if (s->budgets.layers > 0 && wn_session_sifts(s) && !s->broken) {
+    WN_TRY(compress_sift(s, &until));
+    more = more < until ? more : until;
+    if (now && more < *now) *now = more;
+  }
   for (int64_t l = 0; s->budgets.when != WN_WHEN_ALWAYS && l < s->budgets.layers; l++)
     for (int64_t i = s->first[l]; i < s->first[l + 1]; i++) {
       const struct wn_kv_cache *cache = &s->caches[i];
       if (wn_session_grows(s, i) && cache->count + more > cache->shape.capacity)
         WN_TRY(wn_session_set_capacity(s, i, wn_session_room(s, cache->count + more)));
-      if (s->budgets.when != WN_WHEN_EVERY || s->parts[i].kind != WN_LAYER_BUDGET) continue;
+      if (s->budgets.when != WN_WHEN_EVERY || s->parts[i].kind != WN_LAYER_BUDGET || wn_session_sifts(s)) continue;
       if (cache->count == cache->shape.capacity) WN_TRY(wn_session_compress_layer(s, l));
       const int64_t room = cache->shape.capacity - cache->count;
       if (now && room < *now) *now = room;

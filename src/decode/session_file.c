@@ -216,8 +216,7 @@ static bool file_read_held(struct file *f, json_t *found) {
     const bool evicts = s->parts[i].kind == WN_LAYER_BUDGET;
     if (!s->caches[i].at && held->count[i] != position) return false;
     if (wn_session_follows(s, i)) {
-      const bool grows = (!compressed || s->budgets.when == WN_WHEN_PROMPT) && !wn_session_sifts(s);
-      if (grows) held->capacity[i] = wn_session_room(s, held->count[i]);
+      if (!compressed || s->budgets.when == WN_WHEN_PROMPT) held->capacity[i] = wn_session_room(s, held->count[i]);
     } else if (s->caches[i].shape.capacity != held->capacity[i] && evicts) {
       return false;
     } else {

@@ -34,6 +34,7 @@ void wn_session_begin(struct wn_run *run, struct wn_session *s, int64_t T) {
 
 void wn_session_reset_caches(struct wn_session *s) {
   s->compressed = false;
+  s->sifted = 0;
   s->peak = wn_session_kv_bytes(s);
   for (int64_t i = 0; i < s->first[s->model->config.layers]; i++) wn_kv_cache_reset(&s->caches[i]);
 }

@@ -150,10 +150,11 @@ wn_status wn_snapshot_restore(const struct wn_snapshot *x, int64_t position, wn_
   const struct wn_pins pins = s->pins;
   wn_session_reset(s);
   s->pins = pins;
-  WN_TRY(wn_session_make_room(s, position, NULL));
   for (int64_t i = 0; i < x->n; i++) {
-    const int64_t held = x->parts[i].cache.count;
-    WN_TRY(wn_kv_cache_copy(s->ctx, &x->parts[i].cache, position < held ? position : held, NULL, &s->caches[i]));
+    const int64_t all = x->parts[i].cache.count, held = position < all ? position : all;
+    if (wn_session_grows(s, i) && held > s->caches[i].shape.capacity)
+      WN_TRY(wn_session_set_capacity(s, i, wn_session_room(s, held)));
+    WN_TRY(wn_kv_cache_copy(s->ctx, &x->parts[i].cache, held, NULL, &s->caches[i]));
   }
   for (int64_t b = 0; x->control && b < x->B; b++)
     memcpy(s->control + b * s->capacity, x->control + b * x->position, (size_t)position);

@@ -622,6 +622,20 @@ static void test_sifting(void **state) {
     if (memcmp(&a, &b, sizeof a) != 0) fail_msg("%s: other tokens in pieces", kinds[i].policy);
     assert_true(wn_session_kv_bytes(one) == wn_session_kv_bytes(all));
     assert_true(wn_session_peak_bytes(one) >= most);
+    struct wn_snapshot *x; /* what was held before, and where a snapshot was taken, change nothing */
+    wn_session_reset(all);
+    OK(ctx, wn_session_feed(ctx, all, ids, 70, 0, NULL));
+    OK(ctx, wn_snapshot_take(ctx, all, 70, &x));
+    OK(ctx, wn_session_feed(ctx, all, ids + 7, 9, 0, NULL));
+    wn_session *fresh = session_with(ctx, model, kinds[i].policy, every, "9", 1);
+    for (int k = 0; k < 2; k++) {
+      wn_session *to = k ? fresh : all;
+      OK(ctx, wn_snapshot_restore(x, 70, to));
+      OK(ctx, wn_session_feed(ctx, to, ids + 70, 10, 0, NULL));
+      kept_of(ctx, to, &b);
+      if (memcmp(&a, &b, sizeof a) != 0) fail_msg("%s: other tokens from a snapshot", kinds[i].policy);
+    }
+    wn_snapshot_destroy(x), wn_session_destroy(fresh);
     wn_session_destroy(one), wn_session_destroy(all);
     wn_model_destroy(model);
   }
