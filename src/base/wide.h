@@ -2,6 +2,8 @@
 #ifndef WN_BASE_WIDE_H
 #define WN_BASE_WIDE_H
 
+#include <stdint.h> /* __GLIBC__ */
+
 /* Before a function: which of its forms runs is chosen when the program is loaded. Sums are in the order written and
  * nothing is contracted, so that all forms have the same bits. Only where the loader can choose; not under a
  * sanitizer, which is not set up when it does. For what is not a kernel of a backend. */
