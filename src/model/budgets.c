@@ -106,8 +106,7 @@ wn_status wn_budgets_parse(wn_context *ctx, const wn_model_config *config, const
         ctx, WN_ERR_CONFIG,
         "budgets \"%s\": neither a number (64), a list (64,32 or 64:16,32:8 for key-value heads), a part of the "
         "context (0.25), a share of the tokens read (25%%), a threshold (tau=0.69), bytes (2MiB) nor a file or folder "
-        "that "
-        "is there",
+        "that is there",
         text);
   }
   char *end;

@@ -305,7 +305,8 @@ static int begin(void **state) {
   return fine ? 0 : -1;
 }
 
-/* The policy gates: a key-value head counts by the mean of what its gates leave, and heads add up. */
+/* The policy gates: a key-value head counts by the mean of what its gates leave, since its token and up to the newest
+ * one held, and heads add up. */
 static void test_gates(void **state) {
   (void)state;
   enum { N = 5, HEADS = 2, GATES = 3 };
@@ -315,7 +316,8 @@ static void test_gates(void **state) {
   for (int i = 0; i < HEADS * GATES * N; i++) (&numbers[0][0][0])[i] = -(float)((i * 7) % 11);
   for (int h = 0; h < HEADS; h++)
     for (int r = 0; r < GATES; r++)
-      for (int j = 0; j < N; j++) want[j] += (double)numbers[h][r][j] / GATES; /* minus the row's sum less the key's */
+      for (int j = 0; j < N; j++) /* minus the newest token's sum less the key's */
+        want[j] += ((double)numbers[h][r][j] - (double)numbers[h][r][N - 1]) / GATES;
   const struct wn_score_map map = {.kind = wn_mechanism_forget.score, .gates = GATES};
   const struct wn_policy_rows rows = {.data = numbers, .head = GATES * N, .token = 1};
   const struct wn_policy_held held = {

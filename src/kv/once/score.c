@@ -22,7 +22,7 @@ static inline double softmax_exp(double x) {
   return x < -708 ? 0 : y * two;
 }
 
-WN_WIDE void wn_once_softmax(double *x, int64_t n) {
+WN_WIDE static void softmax(double *x, int64_t n) {
   double most[LANES], sum[LANES] = {0};
   const int64_t whole = n - n % LANES;
   for (int s = 0; s < LANES; s++) most[s] = -INFINITY;
@@ -36,6 +36,9 @@ WN_WIDE void wn_once_softmax(double *x, int64_t n) {
   for (int64_t i = whole; i < n; i++) sum[0] += x[i];
   for (int s = 1; s < LANES; s++) sum[0] += sum[s];
   for (int64_t i = 0; i < n; i++) x[i] /= sum[0];
+}
+void wn_once_softmax(double *x, int64_t n) {
+  softmax(x, n);
 }
 
 void wn_once_pool(const double *x, int64_t n, int64_t r, wn_pool pool, double *out) {
