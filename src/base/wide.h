@@ -14,9 +14,12 @@
 #define WN_WIDE
 #endif
 
-/* The larger one; b where one is no number. Unlike fmax it is one instruction. */
+/* The larger one, and the smaller; b where one is no number. Unlike fmax and fmin they are one instruction. */
 static inline double wn_larger(double a, double b) {
   return a > b ? a : b;
+}
+static inline double wn_smaller(double a, double b) {
+  return a < b ? a : b;
 }
 
 #endif

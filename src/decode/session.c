@@ -107,10 +107,7 @@ wn_status wn_session_check_options(wn_context *ctx, const struct wn_model *model
   if ((unsigned)options->cache >= WN_CACHE_COUNT)
     return wn_fail(ctx, WN_ERR_ARGUMENT, "session: cache format %d is unknown", (int)options->cache);
   if (budgets) WN_TRY(wn_budgets_check(ctx, budgets, &model->config));
-  if (budgets && budgets->when == WN_WHEN_EVERY && budgets->allot >= WN_ALLOT_ADA && options->sequences > 1)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED,
-                   "session: %lld sequences would keep different numbers of tokens in a key-value head: expected one",
-                   (long long)options->sequences);
+  if (budgets && budgets->when == WN_WHEN_EVERY) WN_TRY(wn_session_check_ragged(ctx, budgets, options->sequences));
   WN_TRY(session_choose_attention(ctx, model, options->tau, attention));
   /* dropout is for training only: no call of a session has it */
   const char *term = wn_attention_config_unserved(attention, model->backend->attention_served.row | WN_TERM_DROPOUT);

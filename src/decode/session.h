@@ -118,6 +118,8 @@ wn_status wn_session_check_pins(wn_context *ctx, const struct wn_session *s, boo
 int64_t wn_session_compressed_budget(const struct wn_session *s, const struct wn_session_part *part);
 /* The peak, where the caches have so many bytes more beside them. */
 void wn_session_count_peak(struct wn_session *s, size_t more);
+/* Refuses budgets under which sequences would hold different numbers of tokens in a head, for more than one. */
+wn_status wn_session_check_ragged(wn_context *ctx, const wn_budgets *budgets, int64_t sequences);
 /* Compresses all parts of a layer. */
 wn_status wn_session_compress_layer(struct wn_session *s, int64_t l);
 /* Does the capacity of part i's cache follow what it holds? */

@@ -75,9 +75,7 @@ bool wn_session_by_cache_position(const struct wn_session *s, int64_t l) {
 static int64_t caches_most(const struct wn_session *s, const struct wn_session_part *part) {
   const int64_t K = caches_budget_of(s, part->layer, part->kv0), every = s->budgets.every;
   if (part->kind == WN_LAYER_TRIMMED) return s->reach[part->layer];
-  if (part->kind == WN_LAYER_WHOLE || s->budgets.when == WN_WHEN_PROMPT || s->budgets.when == WN_WHEN_HOLD ||
-      wn_session_sifts(s))
-    return s->capacity;
+  if (part->kind == WN_LAYER_WHOLE || wn_session_follows(s, part - s->parts)) return s->capacity;
   return every < s->capacity - K ? K + every : s->capacity; /* `every` is 0 under "always" */
 }
 

@@ -14,6 +14,11 @@
 #include "base/misuse.h"
 #include "decode/session_once.h"
 
+/* Have its caches room for K + every tokens, and are they compressed when they are full? */
+static bool compress_fills(const struct wn_session *s) {
+  return s->budgets.when == WN_WHEN_EVERY && !wn_session_sifts(s);
+}
+
 /* ---- other allocations ---- */
 
 void wn_session_count_peak(struct wn_session *s, size_t more) {
@@ -60,6 +65,13 @@ wn_status wn_session_follow_capacities(struct wn_session *s, const struct wn_ses
 
 /* ---- which tokens stay ---- */
 
+wn_status wn_session_check_ragged(wn_context *ctx, const wn_budgets *budgets, int64_t sequences) {
+  if (budgets->allot < WN_ALLOT_ADA || sequences <= 1) return WN_OK;
+  return wn_fail(ctx, WN_ERR_UNSUPPORTED,
+                 "session: %lld sequences would keep different numbers of tokens in a key-value head: expected one",
+                 (long long)sequences);
+}
+
 /* Refuses what a session that was compressed cannot do again. */
 static wn_status compress_check_again(const struct wn_session *s, int64_t l) {
   for (int64_t i = s->first[l] + 1; i < s->first[l + 1]; i++)
@@ -78,8 +90,7 @@ static wn_status compress_score(struct wn_session *s, int64_t l, struct wn_kept 
   const bool together = budgets->method || budgets->critical || over_heads;
   for (int64_t i = first; i < end; i++) {
     const int64_t K = wn_session_compressed_budget(s, &s->parts[i]), n = s->caches[i].count;
-    const bool fills = s->budgets.when == WN_WHEN_EVERY && !wn_session_sifts(s);
-    const bool waits = fills && n < s->caches[i].shape.capacity;
+    const bool waits = compress_fills(s) && n < s->caches[i].shape.capacity;
     if (s->parts[i].kind != WN_LAYER_BUDGET || waits) continue;
     if (budgets->method)
       WN_TRY(wn_keep_open(s->ctx, &s->caches[i], &keep[i - first]));
@@ -103,8 +114,9 @@ static wn_status compress_gather(struct wn_session *s, int64_t i, struct wn_kept
   const int64_t K = wn_session_compressed_budget(s, &s->parts[i]), most = K < s->capacity ? K : s->capacity;
   const int64_t least = s->pins.count > 0 ? wn_policy_stay(&s->budgets, K) + 1 : 0; /* the next token has a place */
   const int64_t own = keep->kept > least ? keep->kept : least;
-  const bool same = s->budgets.when == WN_WHEN_EVERY && !wn_session_sifts(s);
-  const int64_t capacity = same ? shape->capacity : hold ? (ragged ? own : most) : wn_session_room(s, keep->kept);
+  const int64_t capacity = compress_fills(s) ? shape->capacity
+                           : hold            ? (ragged ? own : most)
+                                             : wn_session_room(s, keep->kept);
   struct wn_run run;
   void *shown = NULL;
   wn_status status;
@@ -142,10 +154,7 @@ wn_status wn_session_compress(wn_context *ctx, wn_session *s) {
   if (s->broken) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: its last feed failed; it can only be reset");
   if (s->budgets.layers == 0 || s->budgets.when == WN_WHEN_ALWAYS || s->budgets.when == WN_WHEN_EVERY) return WN_OK;
   if (s->position == 0) return wn_fail(ctx, WN_ERR_ARGUMENT, "session: nothing has been fed that could be compressed");
-  if (s->budgets.allot >= WN_ALLOT_ADA && s->B > 1)
-    return wn_fail(ctx, WN_ERR_UNSUPPORTED,
-                   "session: %lld sequences would keep different numbers of tokens in a key-value head: expected one",
-                   (long long)s->B);
+  WN_TRY(wn_session_check_ragged(ctx, &s->budgets, s->B));
   WN_TRY(wn_session_check_pins(ctx, s, true));
   const wn_status repeated = wn_session_once_again(s);
   if (repeated != WN_OK) wn_session_once_finish(s);
@@ -185,7 +194,7 @@ wn_status wn_session_make_room(struct wn_session *s, int64_t T, int64_t *now) {
       const struct wn_kv_cache *cache = &s->caches[i];
       if (wn_session_grows(s, i) && cache->count + more > cache->shape.capacity)
         WN_TRY(wn_session_set_capacity(s, i, wn_session_room(s, cache->count + more)));
-      if (s->budgets.when != WN_WHEN_EVERY || s->parts[i].kind != WN_LAYER_BUDGET || wn_session_sifts(s)) continue;
+      if (!compress_fills(s) || s->parts[i].kind != WN_LAYER_BUDGET) continue;
       if (cache->count == cache->shape.capacity) WN_TRY(wn_session_compress_layer(s, l));
       const int64_t room = cache->shape.capacity - cache->count;
       if (now && room < *now) *now = room;

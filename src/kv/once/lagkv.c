@@ -20,7 +20,7 @@ static void lagkv_part(const float *x, int64_t L, int64_t D, double *least, doub
   for (int64_t d = 0; d < D; d++) {
     double most = least[d] = (double)x[L * D + d];
     for (int64_t j = L; j < 2 * L; j++)
-      least[d] = -wn_larger(-(double)x[j * D + d], -least[d]), most = wn_larger((double)x[j * D + d], most);
+      least[d] = wn_smaller((double)x[j * D + d], least[d]), most = wn_larger((double)x[j * D + d], most);
     range[d] = most - least[d];
   }
   for (int64_t j = 0; j < L; j++) {

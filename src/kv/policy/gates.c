@@ -17,8 +17,12 @@ static double gates_number(const struct wn_policy_held *held, int m, int64_t hea
 static void gates_score(const struct wn_policy_held *held, int64_t first, int64_t n, double *out) {
   struct wn_score_map maps[WN_SCORE_MAPS_MAX]; /* what an idle map would leave counts too */
   int64_t newest = 0;
-  for (int m = 0; m < held->numbers; m++) maps[m] = *held->number[m].map, maps[m].idle = false;
-  for (int64_t j = 1; j < held->count; j++) newest = held->at[j] > held->at[newest] ? j : newest;
+  bool sums = false;
+  for (int m = 0; m < held->numbers; m++) {
+    maps[m] = *held->number[m].map, maps[m].idle = false;
+    sums = sums || maps[m].kind->sums;
+  }
+  for (int64_t j = 1; sums && j < held->count; j++) newest = held->at[j] > held->at[newest] ? j : newest;
   for (int64_t i = 0; i < n; i++) {
     const int64_t j = first + i;
     out[i] = 0;
